@@ -2,11 +2,14 @@
 # check_distros.sh FOLDER: what a newcomer meets. For each of DISTROS (Debian's releases, "bookworm
 # trixie") debootstrap makes a root without a CUDA toolkit below FOLDER. The committed tree is cloned
 # there, and README's two commands run: as a user who is told what is missing, as that user once
-# root has installed just that, and as root. Then the demo of each runs under BUILD=portable of the
-# others.
+# root has installed just that, and as root. Its wheel goes into a clean environment of Python
+# (check_wheel.sh), its Debian package onto the root. Then the demo of each runs under BUILD=portable
+# of the others.
 #
-# K=NAME goes to `make check`, KEEP=1 keeps the roots and what the commands said. The last line is the
-# totals. It needs root, and takes mirror, proxies and certificates from this machine.
+# K=NAME goes to `make check`, ONLY=packages leaves out `make check` and all that root builds, KEEP=1
+# keeps the roots and what the commands said. TORCH_trixie=DIR is a PyTorch for the wheel's part
+# there, and TORCH_FILES=DIR a folder that it links to. The last line is the totals. It needs root,
+# and takes mirror, proxies and certificates from this machine.
 #
 # root sees what a container has: /proc, /sys to read, terminals and shared memory. The user sees /proc
 # alone, as after a plain chroot. All of it is mounted in a namespace that ends with its command,
@@ -94,11 +97,17 @@ in_root() { # (a release, a user, command...)
     local root=$top/$1 user=$2 home=/home/$2
     shift 2
     [ "$user" != root ] || home=/root
+    local torch=TORCH_${root##*/}
     # shellcheck disable=SC2016 # the inner shell's
-    alone bash -c 'set -e
+    TORCH_FOLDERS="${!torch:-} ${TORCH_FILES:-}" alone bash -c 'set -e
         root=$0 user=$1
         shift
         mount -t proc proc "$root/proc"
+        for folder in $TORCH_FOLDERS; do
+            mkdir -p "$root$folder"
+            mount --rbind "$folder" "$root$folder"
+            mount -o remount,bind,ro "$root$folder"
+        done
         if [ "$user" = root ]; then
             mount -t sysfs -o ro,nosuid,nodev,noexec sysfs "$root/sys"
             mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts "$root/dev/pts"
@@ -157,15 +166,52 @@ demo_under() { # (a release whose library it is, a release)
             --library "/opt/$1/libcachealloc.so" build/demo/tiles
 }
 
+# As a user; root has installed what Python keeps apart.
+wheel_works() { # (a release)
+    local torch=TORCH_$1
+    in_root "$1" root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends python3-pip python3-venv libdw1 &&
+        in_root "$1" newcomer make -s wheel &&
+        in_root "$1" newcomer env ${!torch:+"TORCH=${!torch}"} sh -c \
+            'scripts/check_wheel.sh build-portable/cachealloc-*.whl'
+}
+
+# With what it recommends, and by names that need no folder.
+package_works() { # (a release)
+    # shellcheck disable=SC2016 # the inner shell's
+    in_root "$1" newcomer make -s deb &&
+        in_root "$1" root sh -c \
+            'apt-get install -y /home/newcomer/cachealloc/build-portable/*.deb' &&
+        in_root "$1" newcomer sh -c 'set -e
+            tree=$PWD
+            mkdir -p build/package
+            cd build/package
+            export LD_LIBRARY_PATH=$tree/build/simcuda
+            cachealloc run -o leak_report:x,report_format:text+json -- "$tree/build/demo/tiles"
+            grep load_tile_halo.at.tiles.c x
+            cachealloc report x.json
+            python3 -c "import cachealloc; print(cachealloc.library_path())" | grep ^/usr/lib/
+            python3 -m cachealloc run "$tree/tests/demo/train.py"
+            export LD_PRELOAD=libcachealloc.so
+            python3 -c "import cachealloc; print(cachealloc.version())"' &&
+        in_root "$1" root python3 -c 'import cachealloc' &&
+        in_root "$1" root apt-get purge -y cachealloc &&
+        [ ! -e "$top/$1/usr/lib/python3/dist-packages/cachealloc" ]
+}
+
 for distro in "${distros[@]}"; do
     step "$distro: a root of its own" make_root "$distro" || continue
     step "$distro: a user is told what is missing" is_told "$distro"
     step "$distro: root installs that" install_told "$distro"
     for user in newcomer root; do
+        [ "$user" = newcomer ] || [ "${ONLY:-}" != packages ] || continue
         step "$distro: make demo as $user" demo "$distro" "$user" make demo
-        step "$distro: make check as $user" in_root "$distro" "$user" make check ${K:+"K=$K"}
+        [ "${ONLY:-}" = packages ] ||
+            step "$distro: make check as $user" in_root "$distro" "$user" make check ${K:+"K=$K"}
     done
     step "$distro: make BUILD=portable" in_root "$distro" newcomer make -s lib BUILD=portable
+    step "$distro: the wheel in a clean environment" wheel_works "$distro"
+    step "$distro: the Debian package" package_works "$distro"
 done
 for from in "${distros[@]}"; do
     for to in "${distros[@]}"; do
