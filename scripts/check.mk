@@ -226,6 +226,14 @@ run-check: tests $(if $(filter check,$(TIER)),,other-builds)
 check-distros: ## README's commands in fresh roots of Debian 12 and 13, by debootstrap; as root
 	@scripts/check_distros.sh build-distros
 
+check-launchers: ## ranks under Open MPI, MPICH, Slurm and torchrun (PYTHON=one that has torch); as root
+	@scripts/deps.sh --launchers
+	$(AGAIN) run-check-launchers
+
+run-check-launchers: all $B/tests/preload/published $B/tests/preload/leaks $B/tests/preload/at_limit
+	@CA_LAUNCHERS=required CA_TORCH_PYTHON='$(PYTHON)' BUILD_DIR=$B CA_TIER=night \
+	    $$(scripts/deps.sh --python) -B -m pytest tests/test_launchers.py $(PYTEST_FLAGS)
+
 matrix: ## every kind of process, one line each (K=NAME: only those)
 	@scripts/deps.sh
 	$(AGAIN) run-matrix
@@ -484,4 +492,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-fit run-bench-fit bench-torch run-bench-torch static format docs deps dist deb run-deb wheel run-wheel install uninstall clean help
+.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros check-launchers run-check-launchers matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-fit run-bench-fit bench-torch run-bench-torch static format docs deps dist deb run-deb wheel run-wheel install uninstall clean help

@@ -8,6 +8,7 @@
 #   deps.sh --fuzz           to run `make fuzz`
 #   deps.sh --bench          to run `make bench`
 #   deps.sh --wheel          to run `make wheel`
+#   deps.sh --launchers      to run `make check-launchers`
 #   deps.sh --headers        only the CUDA headers
 #   deps.sh --older-headers  those of CUDA 11 and 12, which tests/test_build.py compiles against
 #   deps.sh --cuda-include   prints the directory of cuda.h, installs nothing
@@ -28,8 +29,8 @@ mode=all
 for arg; do
     case $arg in
     --no-toolkit) CA_NO_TOOLKIT=1 ;;
-    --build | --static | --fuzz | --bench | --wheel | --headers | --older-headers | --cuda-include | \
-        --python | --bench-python | --pip-python | --wheel-python)
+    --build | --static | --fuzz | --bench | --wheel | --launchers | --headers | --older-headers | \
+        --cuda-include | --python | --bench-python | --pip-python | --wheel-python)
         mode=${arg#--}
         ;;
     *)
@@ -313,6 +314,17 @@ look_for_bench() {
         need python3-matplotlib python3-matplotlib python3-matplotlib
 }
 
+# Launchers of jobs, for tests/test_launchers.py, which skips what is not here. PyTorch, of which
+# torchrun is a part, is too large to be brought for that.
+look_for_launchers() {
+    has_command mpirun.openmpi || need openmpi-bin openmpi openmpi
+    has_command mpirun.mpich || need mpich mpich mpich
+    has_command srun || need slurm-client slurm slurm
+    has_command slurmctld || need slurmctld slurm-slurmctld slurm
+    has_command slurmd || need slurmd slurm-slurmd slurm-node
+    has_command munged || need munge munge munge
+}
+
 # For tests/test_aarch64.py, which skips where this has other names.
 look_for_cross() {
     has_command apt-get || return 0
@@ -407,6 +419,11 @@ fuzz)
 bench)
     look_for_build
     look_for_bench
+    ;;
+launchers)
+    look_for_build
+    look_for_test
+    look_for_launchers
     ;;
 all)
     look_for_build
