@@ -226,13 +226,14 @@ run-check: tests $(if $(filter check,$(TIER)),,other-builds)
 check-distros: ## README's commands in fresh roots of Debian 12 and 13, by debootstrap; as root
 	@scripts/check_distros.sh build-distros
 
-check-launchers: ## ranks under Open MPI, MPICH, Slurm and torchrun (PYTHON=one that has torch); as root
+check-launchers: ## ranks under each launcher (PYTHON=one with torch), examples of pages; as root
 	@scripts/deps.sh --launchers
 	$(AGAIN) run-check-launchers
 
 run-check-launchers: all $B/tests/preload/published $B/tests/preload/leaks $B/tests/preload/at_limit
 	@CA_LAUNCHERS=required CA_TORCH_PYTHON='$(PYTHON)' BUILD_DIR=$B CA_TIER=night \
-	    $$(scripts/deps.sh --python) -B -m pytest tests/test_launchers.py $(PYTEST_FLAGS)
+	    $$(scripts/deps.sh --python) -B -m pytest tests/test_launchers.py \
+	    tests/test_examples.py $(PYTEST_FLAGS)
 
 matrix: ## every kind of process, one line each (K=NAME: only those)
 	@scripts/deps.sh

@@ -314,7 +314,8 @@ look_for_bench() {
         need python3-matplotlib python3-matplotlib python3-matplotlib
 }
 
-# Launchers of jobs, for tests/test_launchers.py, which skips what is not here. PyTorch, of which
+# Launchers of jobs, and what reads the examples of containers and services, for
+# tests/test_launchers.py and tests/test_examples.py, which skip what is not here. PyTorch, of which
 # torchrun is a part, is too large to be brought for that.
 look_for_launchers() {
     has_command mpirun.openmpi || need openmpi-bin openmpi openmpi
@@ -323,6 +324,12 @@ look_for_launchers() {
     has_command slurmctld || need slurmctld slurm-slurmctld slurm
     has_command slurmd || need slurmd slurm-slurmd slurm-node
     has_command munged || need munge munge munge
+    has_command buildah || need buildah buildah buildah
+    has_command systemd-analyze || need systemd systemd systemd
+    first_python 'import pytest, yaml' >/dev/null ||
+        need python3-yaml python3-pyyaml python3-PyYAML
+    first_python 'import pytest, kubernetes' >/dev/null ||
+        need python3-kubernetes python3-kubernetes python3-kubernetes
 }
 
 # For tests/test_aarch64.py, which skips where this has other names.

@@ -117,6 +117,13 @@ def terminal():
         return pytest.skip(f"no terminals here: {error}")
 
 
+def missing(what):
+    """Skips a test for want of a program; `make check-launchers` fails instead."""
+    if os.environ.get("CA_LAUNCHERS") == "required":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
 def skip_if_asked(rc, out):
     if rc == SKIPPED:
         pytest.skip((out.strip().splitlines() or ["no reason given"])[-1])

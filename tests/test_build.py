@@ -432,7 +432,8 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
         "opt/share/doc/cachealloc/SECURITY.md",
         *(f"opt/share/doc/cachealloc/docs/{page}.md" for page in (
             "api", "compatibility", "find-a-leak", "guarantees", "limitations", "monitoring",
-            "options", "performance", "reports", "running", "troubleshooting")),
+            "options", "performance", "reports", "running", "several-processes",
+            "troubleshooting")),
         "opt/share/man/man1/cachealloc.1",
         "opt/share/man/man7/cachealloc.7",
         f"opt/share/modulefiles/cachealloc/{VERSION}",

@@ -39,23 +39,16 @@ CONF = "leak_report:leaks.%r,report_format:text+json,metrics:metrics.%r"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1}
 
 
-def missing(what):
-    """Skips the test; `make check-launchers` fails instead."""
-    if os.environ.get("CA_LAUNCHERS") == "required":
-        pytest.fail(what)
-    pytest.skip(what)
-
-
 def needs(*commands):
     for command in commands:
         if not shutil.which(command):
-            missing(f"no {command} here (make check-launchers brings it)")
+            conftest.missing(f"no {command} here (make check-launchers brings it)")
 
 
 def openmpi():
     needs("mpirun.openmpi")
     if not os.path.isdir("/sys/devices/system/cpu"):
-        missing("mpirun looks for processors in /sys, and says that it finds none")
+        conftest.missing("mpirun looks for processors in /sys, and says that it finds none")
     return ["mpirun.openmpi", "--oversubscribe", "-n", len(RANKS)]
 
 
@@ -68,7 +61,7 @@ def torchrun():
     """Of the Python in CA_TORCH_PYTHON, or the one in PATH. Its workers here are no Python."""
     python = os.environ.get("CA_TORCH_PYTHON")
     if not python and not shutil.which("torchrun"):
-        missing("no torchrun here (make check-launchers PYTHON=one that has torch)")
+        conftest.missing("no torchrun here (make check-launchers PYTHON=one that has torch)")
     start = [python, "-m", "torch.distributed.run"] if python else ["torchrun"]
     return [*start, f"--nproc-per-node={len(RANKS)}", "--no-python"]
 
@@ -127,7 +120,7 @@ def slurm(tmp_path_factory):
     """SLURM_CONF of a cluster whose daemons end with the tests."""
     needs("srun", "slurmctld", "slurmd", "munged")
     if os.geteuid() != 0:
-        missing("Slurm's daemons start programs as any user, so they run as root")
+        conftest.missing("Slurm's daemons start programs as any user, so they run as root")
     folder = tmp_path_factory.mktemp("slurm")
     for name in ("state", "spool"):
         (folder / name).mkdir()
