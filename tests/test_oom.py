@@ -208,8 +208,9 @@ def test_up_to_1_mib_none_is_needed(run, program, kept, working):
     assert "answer 0" in run([program("oom"), "loader", kept, working], sim="memory:1G").out
 
 
-def test_a_limit_in_the_way_is_told(run, program):
-    report, = parse(oom(run, program, "device", "limit:45M", sim="memory:256M").err)
+@pytest.mark.parametrize("limit", ["45M", "45/256"])
+def test_a_limit_in_the_way_is_told(run, program, limit):
+    report, = parse(oom(run, program, "device", f"limit:{limit}", sim="memory:256M").err)
 
     assert report.lines["limit"] == f"{45 * MIB} bytes in each context"
     hint, = hint_of(report, "`limit` is in the way: the device itself has room")
