@@ -132,9 +132,10 @@ def test_an_end_that_is_not_seen_is_noticed():
     if not DEBUG.exists():
         pytest.skip("deliberate faults need a debug build")
 
-    out, _, _ = checks(INTERPRETERS[0], "ending", library=DEBUG, mutation="python_end_unseen")
-
-    assert re.findall(r"at the end: (\d+)", out) != ["0"]
+    # Where the threads that capture on are first, the interpreter is given up before the end.
+    assert any(re.findall(r"at the end: (\d+)", checks(
+        INTERPRETERS[0], "ending", library=DEBUG, mutation="python_end_unseen")[0]) != ["0"]
+        for _ in range(5))
 
 
 def test_the_size_of_an_instruction_of_3_10_is_noticed():
