@@ -424,7 +424,8 @@ run-wheel: lib
 	@STRIP=$(shell $(CC) -print-prog-name=strip) scripts/make_wheel.sh $B
 
 # What tools/cachealloc starts.
-TOOLS := cachealloc-journal cachealloc-report cachealloc-top merge_reports top_screen.py
+TOOLS := cachealloc-convert cachealloc-journal cachealloc-report cachealloc-top merge_reports \
+    top_screen.py
 MODULES := $(notdir $(wildcard python/cachealloc/*.py))
 PAGE_FILES := $(notdir $(wildcard tools/report_page/*.*))
 CMAKE_FILES := cachealloc-config.cmake cachealloc-config-version.cmake

@@ -373,7 +373,7 @@ def test_wrong_use(launch):
     refused(launch, 125, "run: unknown option --bogus; accepted: -v, -o", words=["--bogus", "true"])
     refused(launch, 125, "run: no program is named", words=["-v"])
     refused(launch, 125, "run: -o lacks its value", words=["-o"])
-    refused(launch, 2, "unknown command go; accepted: run, check, report, merge, journal",
+    refused(launch, 2, "unknown command go; accepted: run, check, report, merge, convert",
             command="go")
     refused(launch, 2, "unknown command go; accepted: run", command="help", words=["go"],
             library=[])
@@ -500,7 +500,7 @@ IN_TREE = pytest.mark.skipif(conftest.BUILD.name != "build", reason="build/ is a
 def test_each_tool_says_its_version(prefix, installed):
     script = prefix / "bin/cachealloc" if installed else SCRIPT
     folder = prefix / "libexec/cachealloc" if installed else SCRIPT.parent
-    for command in ("report", "merge", "journal", "top"):
+    for command in ("report", "merge", "journal", "top", "convert"):
         assert plain(script, command, "--version") == (0, f"cachealloc {VERSION}\n", "")
     for file in folder.iterdir():
         if file.is_file() and os.access(file, os.X_OK) and file.suffix == "":

@@ -640,13 +640,13 @@ def test_merge_counts_a_file_once(reports):
 def test_merge_passes_over_other_formats_of_reports_that_it_has(reports):
     """`leaks.*` names them all. One without its text is of no use."""
     (reports / "leaks.0").write_text(made(1))
-    for name in ("leaks.0.json", "leaks.0.pprof", "leaks.1.json"):
+    for name in ("leaks.0.folded", "leaks.0.pprof", "leaks.1.pprof"):
         (reports / name).write_text("{}")
 
     rc, out, err = merge(*sorted(reports.iterdir()))
 
     assert rc == 1 and out.startswith("MERGED LEAK REPORT: 1 processes\n")
-    assert re.findall(r"leaks\S+(?=:)", err) == ["leaks.1.json"] and len(err.splitlines()) == 1
+    assert re.findall(r"leaks\S+(?=:)", err) == ["leaks.1.pprof"] and len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("ranks, missing", [((0, 1, 2), None), ((1, 2), "0"), ((0, 3, 4, 7), "1-2, 5-6"),
@@ -668,7 +668,7 @@ def test_merge_of_no_report_at_all(reports):
 
     assert (rc, out) == (1, "")
     assert err == (f"cachealloc merge: {reports}/none: no leak report in it; accepted: what "
-                   "report_format:text writes\n")
+                   "report_format:text or json writes\n")
 
 
 # --- a real launcher ------------------------------------------------------------------------------

@@ -15,6 +15,7 @@
 #include "registry/report/frame_index.h"
 
 #define SCHEMA_VERSION 1
+#define SHORT_NAME 400 /* bytes of a function's name in a line of the text */
 
 typedef unsigned long long number_t;
 
@@ -185,6 +186,22 @@ static bool is_inner(const ca_frame_t *frame)
     return inner;
 }
 
+/* What the text makes of an inner function, so that it can be written of this, too. */
+static void write_fold(ca_out_t *out, const ca_frame_t *frame, const ca_place_t *place)
+{
+    char name[SHORT_NAME];
+    ca_text_t text;
+    if (!ca_fold_is_inner(frame, place))
+        return;
+    ca_out_printf(out, "\"fold\": true, ");
+    if (frame->python || !place->function)
+        return;
+    ca_text_init(&text, name, sizeof name);
+    ca_fold_name(place->function, &text);
+    if (strcmp(name, place->function) != 0)
+        write_member(out, "short", name);
+}
+
 static void write_frame(ca_out_t *out, const ca_frame_t *frame)
 {
     if (frame->python)
@@ -197,10 +214,13 @@ static void write_frame(ca_out_t *out, const ca_frame_t *frame)
     write_member(out, "build_id", frame->build_id);
     ca_out_printf(out, "\"offset\": \"0x%llx\", ", (number_t)frame->offset);
     write_member(out, "text", frame->text);
+    if (strcmp(frame->text, frame->lines) != 0)
+        write_member(out, "lines", frame->lines);
     ca_out_printf(out, "\"places\": [");
     for (size_t i = 0; i < frame->place_count; i++) {
         const ca_place_t *place = &frame->places[i];
         ca_out_printf(out, i ? ", {" : "{");
+        write_fold(out, frame, place);
         write_member(out, "function", place->function);
         write_member(out, "file", place->file);
         ca_out_printf(out, place->line ? "\"line\": %u}" : "\"line\": null}", place->line);
@@ -230,6 +250,18 @@ static void write_process(ca_out_t *out, const ca_model_t *model)
         model->stack_depth, model->sampled, model->leak_max, model->leak_min, model->stripes_busy,
         (number_t)model->peak_bytes, (number_t)model->peak_at_most, (number_t)model->peak_ns,
         (number_t)model->peak_sequence);
+}
+
+/* What the text says that nothing else here does. */
+static void write_as_text(ca_out_t *out, const ca_model_t *model)
+{
+    ca_out_printf(out, "\"as_text\": {\"groups\": %zu, \"fold\": %s, \"rules\": %s, ",
+                  model->text_max, model->fold ? "true" : "false",
+                  model->print_rules ? "true" : "false");
+    ca_out_printf(out, "\"even_empty\": %s, \"names_timed_out\": %zu, \"rules_path\": ",
+                  model->even_empty ? "true" : "false", model->timed_out_names);
+    write_string(out, model->rules_path);
+    ca_out_printf(out, "},\n");
 }
 
 static void write_pool(ca_out_t *out, const ca_model_pool_t *pool)
@@ -308,6 +340,7 @@ void ca_format_json(ca_out_t *out, const ca_model_t *model)
         return;
     }
     write_process(out, model);
+    write_as_text(out, model);
     write_pool(out, &model->pool);
     write_sections(out, model, &index);
     write_rules(out, model);

@@ -169,7 +169,8 @@ static void begin_with_program(profile_t *profile)
 
 static uint64_t function_of(profile_t *profile, const char *name, const char *file)
 {
-    return ca_intern(&profile->functions, text(profile, name), text(profile, file ? file : "")) + 1;
+    uint64_t name_text = text(profile, name); /* first: numbers are in the order of calls */
+    return ca_intern(&profile->functions, name_text, text(profile, file ? file : "")) + 1;
 }
 
 static void fill_function(ca_proto_t *proto, void *arg)
