@@ -257,6 +257,15 @@ def test_merge_has_the_groups_of_json_that_its_text_leaves_out(run, program, tmp
     assert b"\n#30: " in of_json and b"not listed in the reports)" not in of_json
 
 
+def test_merge_counts_once_what_is_there_as_text_and_as_json(run, program, tmp_path):
+    write_all(run, tmp_path, "", program("leaks"), sim="devices:2")
+
+    rc, out, err = convert("x", "x.json", script=MERGE, cwd=tmp_path)
+
+    assert (rc, err) == (0, "merge_reports: 1 of text left out, of which the JSON is here, too\n")
+    assert out == convert("x.json", script=MERGE, cwd=tmp_path)[1]
+
+
 def test_merge_tells_json_that_is_no_report(tmp_path):
     (tmp_path / "x").write_text('{"schema": "other"}')
     assert convert("x", script=MERGE, cwd=tmp_path) == (

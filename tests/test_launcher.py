@@ -375,8 +375,8 @@ def test_wrong_use(launch):
     refused(launch, 125, "run: -o lacks its value", words=["-o"])
     refused(launch, 2, "unknown command go; accepted: run, check, report, merge, convert",
             command="go")
-    refused(launch, 2, "unknown command go; accepted: run", command="help", words=["go"],
-            library=[])
+    refused(launch, 2, "unknown command go; accepted: run", "top, help, options\n", command="help",
+            words=["go"], library=[])
 
 
 # --- lanes ----------------------------------------------------------------------------------------

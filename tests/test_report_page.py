@@ -110,7 +110,7 @@ def test_a_page_refers_to_nothing_outside_and_forbids_it(tmp_path):
 @pytest.mark.parametrize("content, wrong", [
     ("", "the file is empty"),
     ("cachealloc[12]: leak report\nLEAK SUMMARY: 3 bytes in 1 allocations, 1 stacks\n",
-     "holds a text report, which tools/merge_reports reads"),
+     "holds a text report, which cachealloc merge reads"),
     (json.dumps(RANKS[0])[:-40], "the file may have been cut off"),
     ("not at all", "line 1, column 1: not JSON"),
     ("[1]", "the whole of it is [1], accepted: an object"),
@@ -227,7 +227,8 @@ def test_without_d3_it_is_said_what_brings_it(tmp_path):
     (tmp_path / "scripts" / "d3.sh").touch()
 
     result = subprocess.run([sys.executable, tmp_path / "scripts" / SCRIPT.name, "-"], text=True,
-                            capture_output=True, timeout=60, check=False, input="")
+                            capture_output=True, timeout=60, check=False,
+                            input=json.dumps(report_json.report({}, [])))
 
     assert result.returncode == 1
     for piece in (f"{tmp_path}/scripts/d3.sh", "apt-get install node-d3", "--d3 FILE"):

@@ -149,7 +149,7 @@ def documents(text):
             value, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:
             if "]: leak report" in text or "LEAK SUMMARY" in text:
-                raise Bad("holds a text report, which tools/merge_reports reads") from None
+                raise Bad("holds a text report, which cachealloc merge reads") from None
             raise Bad(f"line {error.lineno}, column {error.colno}: not JSON ({error.msg}); "
                       "the file may have been cut off") from None
         except (ValueError, RecursionError):  # a number of thousands of digits, a thousand brackets
