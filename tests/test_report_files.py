@@ -641,7 +641,7 @@ def test_merge_passes_over_other_formats_of_reports_that_it_has(reports):
     """`leaks.*` names them all. One without its text is of no use."""
     (reports / "leaks.0").write_text(made(1))
     for name in ("leaks.0.folded", "leaks.0.pprof", "leaks.1.pprof"):
-        (reports / name).write_text("{}")
+        (reports / name).write_text("main;allocate 12")
 
     rc, out, err = merge(*sorted(reports.iterdir()))
 

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/out.h"
+#include "base/path.h"
 #include "config/options.h"
 
 #define QUESTION "CACHEALLOC_ASK"
@@ -39,16 +40,19 @@ static void say(void *arg, const char *message)
     ca_warn("%s", message);
 }
 
-/* Twice: `log` decides whether anything is heard. */
+/* Twice: `log` decides whether anything is heard, and of the ranks of a host one speaks. */
 static void check(void)
 {
     static ca_options_t options;
     const char *conf = getenv(CA_OPTIONS_NAME), *alias = getenv(CA_OPTIONS_ALIAS);
+    ca_complain_t complain = NULL;
     for (int pass = 0; pass < 2; pass++) {
         ca_options_default(&options);
-        ca_options_parse(&options, CA_OPTIONS_NAME, conf, pass ? say : NULL, NULL);
-        ca_options_parse(&options, CA_OPTIONS_ALIAS, alias, pass ? say : NULL, NULL);
+        ca_options_parse(&options, CA_OPTIONS_NAME, conf, complain, NULL);
+        ca_options_parse(&options, CA_OPTIONS_ALIAS, alias, complain, NULL);
         ca_log_set_level((ca_log_level_t)options.log);
+        if (ca_path_speaks_for_host() || options.log >= CA_LOG_INFO)
+            complain = say;
     }
     reported = hash_of(conf, alias);
 }
