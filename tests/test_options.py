@@ -209,14 +209,16 @@ def test_an_environment_of_a_mebibyte_is_read_in_part_and_the_program_runs_on(ru
 
 
 COMPATIBILITY = (conftest.ROOT / "docs/compatibility.md").read_text()
+PROCESSES = (conftest.ROOT / "docs/several-processes.md").read_text()
 
 
-def test_every_option_that_the_compatibility_page_names_is_accepted(run, program, tmp_path):
+def test_every_option_that_pages_about_other_software_name_is_accepted(run, program, tmp_path):
     """Whatever is in code and looks like key:value, and the ALLOC_CONF of each command."""
-    code = re.findall(r"`([^`]+)`", COMPATIBILITY)
+    text = re.sub(r"^```.*?^```$", "", PROCESSES, flags=re.DOTALL | re.MULTILINE)
+    code = re.findall(r"`([^`]+)`", COMPATIBILITY + text)
     settings = {word for word in code if re.fullmatch(r"[a-z_]+:[^ :{]+", word)}
-    for word in code:
-        settings |= set(re.findall(r"ALLOC_CONF(?:=|, value: \")([^\s\"]+)", word))
+    for word in (*code, PROCESSES):
+        settings |= set(re.findall(r"ALLOC_CONF(?:=|, value: \")([^\s\"`]+)", word))
     settings = {setting.replace("/reports", str(tmp_path)) for setting in settings}
     keys = {setting.partition(":")[0] for setting in settings}
 

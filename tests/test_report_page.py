@@ -228,7 +228,7 @@ def test_without_d3_it_is_said_what_brings_it(tmp_path):
 
     result = subprocess.run([sys.executable, tmp_path / "scripts" / SCRIPT.name, "-"], text=True,
                             capture_output=True, timeout=60, check=False,
-                            input=json.dumps(report_json.report({}, [])))
+                            input=json.dumps(report({}, [])))
 
     assert result.returncode == 1
     for piece in (f"{tmp_path}/scripts/d3.sh", "apt-get install node-d3", "--d3 FILE"):

@@ -214,7 +214,7 @@ static void write_frame(ca_out_t *out, const ca_frame_t *frame)
     write_member(out, "build_id", frame->build_id);
     ca_out_printf(out, "\"offset\": \"0x%llx\", ", (number_t)frame->offset);
     write_member(out, "text", frame->text);
-    if (strcmp(frame->text, frame->lines) != 0)
+    if (frame->lines && strcmp(frame->text, frame->lines) != 0)
         write_member(out, "lines", frame->lines);
     ca_out_printf(out, "\"places\": [");
     for (size_t i = 0; i < frame->place_count; i++) {
