@@ -159,6 +159,16 @@ def test_what_is_no_known_interpreter_gives_native_frames_and_one_line(run, mino
     assert len(re.findall("call stacks have native frames alone", result.err)) == 1
 
 
+@pytest.mark.parametrize("minor", [14, 15])
+def test_a_free_threaded_one_whose_bytecode_is_a_threads_gives_native_frames(run, minor):
+    """Lines are counted from the code object's, from which such a thread does not run."""
+    result = run([FOLDER / "unknown", LIBRARY, minor, "free-threaded"], preload=False)
+
+    assert result.rc == 0 and "\t" not in result.out
+    assert "for of this interpreter it is free-threaded" in result.err
+    assert len(re.findall("call stacks have native frames alone", result.err)) == 1
+
+
 def libpython(interpreter):
     """The shared library of an interpreter, or None."""
     code = "import sysconfig as s; print(s.get_config_var('LIBDIR'), s.get_config_var('INSTSONAME'))"

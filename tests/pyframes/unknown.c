@@ -1,9 +1,11 @@
-/* unknown LIBRARY MINOR: a program that exports what an interpreter of version 3.MINOR does, but is
- * none: what it says of itself is empty. Prints the stack of a capture, as checks.py gets it. */
+/* unknown LIBRARY MINOR [free-threaded]: a program that exports what an interpreter of version
+ * 3.MINOR does, but is none: what it says of itself is empty, or that it has no lock. Prints the
+ * stack of a capture, as checks.py gets it. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -30,12 +32,17 @@ EXPORTED int Py_IsInitialized(void)
 int main(int argc, char **argv)
 {
     static char text[65536];
-    void *library = argc == 3 ? dlopen(argv[1], RTLD_NOW) : NULL;
+    void *library = argc >= 3 ? dlopen(argv[1], RTLD_NOW) : NULL;
     if (!library) {
-        fprintf(stderr, "usage: unknown LIBRARY MINOR\n");
+        fprintf(stderr, "usage: unknown LIBRARY MINOR [free-threaded]\n");
         return 2;
     }
     Py_Version = 3u << 24 | (unsigned long)atoi(argv[2]) << 16 | 0xf0;
+    if (argc > 3) {
+        memcpy(_PyRuntime, "xdebugpy", sizeof _PyRuntime[0]);
+        _PyRuntime[1] = (long)Py_Version;
+        _PyRuntime[2] = 1;
+    }
     ((void (*)(unsigned, unsigned, unsigned))dlsym(library, "frames_start"))(0, 32, 32);
     uint32_t (*capture)(void) = (uint32_t(*)(void))dlsym(library, "frames_capture");
     uint32_t id = capture();
