@@ -18,9 +18,7 @@
 
 #define DEEPEST 128
 #define CXX_STACK ((size_t)64 << 10)
-/* The stack may be that of a signal handler. */
-#define DEEPEST_QUICK 20
-#define CXX_STACK_QUICK ((size_t)3 << 10)
+#define DEEPEST_QUICK 20 /* the stack may be that of a signal handler */
 
 typedef char *demangle_t(const char *, char *, size_t *, int *);
 
@@ -77,7 +75,7 @@ const char *ca_demangle_quick(const char *name, ca_bump_t *memory)
 {
     const char *plain = ca_demangle_rust(name, DEEPEST_QUICK);
     const char *mangled = plain ? NULL : mangled_cxx(name, memory);
-    return copy_of(name, mangled ? ca_demangle_cxx(mangled, CXX_STACK_QUICK) : plain, memory);
+    return copy_of(name, mangled ? ca_demangle_cxx(mangled, CA_CXX_STACK_SMALL) : plain, memory);
 }
 
 const char *ca_demangle(const char *name, ca_bump_t *memory)

@@ -5,6 +5,14 @@
 
 #include <stddef.h>
 
+/* What a signal handler's stack has room for, and all but few names need. A sanitizer's frames are
+ * larger. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CA_CXX_STACK_SMALL ((size_t)12 << 10)
+#else
+#define CA_CXX_STACK_SMALL ((size_t)3 << 10)
+#endif
+
 /* `name` demangled, until the next call; NULL where it is none, or has what is not known here
  * (concepts, modules, most of the expressions). At most `stack` bytes of the stack are taken, and
  * little more: where they do not suffice it is NULL too. Not thread-safe. */

@@ -33,7 +33,7 @@ static void end(int)
 
 static void end_in_handler()
 {
-    static char stack[32 << 10];
+    static char stack[64 << 10];
     stack_t other = {};
     struct sigaction action = {};
     other.ss_sp = stack;

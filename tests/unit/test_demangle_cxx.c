@@ -21,7 +21,6 @@
 #include "registry/names/demangle_cxx.h"
 
 #define STACK ((size_t)64 << 10)
-#define STACK_QUICK ((size_t)3 << 10)
 
 typedef char *demangle_t(const char *, char *, size_t *, int *);
 
@@ -63,7 +62,7 @@ static void names_are_as_they_stand_in_the_source(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *plain = ca_demangle_cxx(names[i][0], STACK_QUICK);
+        const char *plain = ca_demangle_cxx(names[i][0], CA_CXX_STACK_SMALL);
         if (!plain || strcmp(plain, names[i][1]) != 0)
             print_error("%s\n", names[i][0]);
         assert_non_null(plain);
@@ -102,7 +101,7 @@ static void compare(const char *symbol, demangle_t *demangle, score_t *score)
 {
     int status;
     char *plain = strncmp(symbol, "_Z", 2) == 0 ? demangle(symbol, NULL, NULL, &status) : NULL;
-    const char *ours = plain ? ca_demangle_cxx(symbol, STACK_QUICK) : NULL;
+    const char *ours = plain ? ca_demangle_cxx(symbol, CA_CXX_STACK_SMALL) : NULL;
     if (plain) {
         score->names++;
         score->mangled += ours == NULL;
@@ -196,10 +195,10 @@ static void no_more_of_the_stack_is_taken_than_is_allowed(void **state)
     char deep[4096] = "_Z1f";
     memset(deep + 4, 'P', 3000);
     deep[4 + 3000] = 'i';
-    assert_null(ca_demangle_cxx(deep, STACK_QUICK));
+    assert_null(ca_demangle_cxx(deep, CA_CXX_STACK_SMALL));
     deep[4 + 8] = 'i';
     deep[4 + 9] = '\0';
-    assert_string_equal(ca_demangle_cxx(deep, STACK_QUICK), "f(int********)");
+    assert_string_equal(ca_demangle_cxx(deep, CA_CXX_STACK_SMALL), "f(int********)");
     assert_null(ca_demangle_cxx(deep, 200));
 }
 
