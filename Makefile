@@ -86,7 +86,7 @@ $B/exports.map: shim/hooks/exports.map.in shim/hooks/hooks.def shim/hooks/submis
 $B/obj/shim/%.o: ALL_CFLAGS += -ftls-model=initial-exec -isystem $(CUDA_INC)
 $(CORE_OBJ): ALL_CFLAGS += -ftls-model=initial-exec
 # Its loop compares the words of each stack that is captured: a thirtieth less.
-$B/obj/registry/stack/memo.o: ALL_CFLAGS += -falign-loops=32
+$B/obj/registry/stack/stack_cache.o: ALL_CFLAGS += -falign-loops=32
 # More loads every argument of a launch into a register that has to be saved: a third more.
 $B/obj/shim/cuda/submissions.o: ALL_CFLAGS += -O1
 # Runs while a sanitizer's own run-time is being initialised: it must not need one.

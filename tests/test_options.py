@@ -217,7 +217,7 @@ def test_every_option_that_pages_about_other_software_name_is_accepted(run, prog
     text = re.sub(r"^```.*?^```$", "", PROCESSES, flags=re.DOTALL | re.MULTILINE)
     code = re.findall(r"`([^`]+)`", COMPATIBILITY + text)
     settings = {word for word in code if re.fullmatch(r"[a-z_]+:[^ :{]+", word)}
-    for word in (*code, PROCESSES):
+    for word in code:
         settings |= set(re.findall(r"ALLOC_CONF(?:=|, value: \")([^\s\"`]+)", word))
     settings = {setting.replace("/reports", str(tmp_path)) for setting in settings}
     keys = {setting.partition(":")[0] for setting in settings}

@@ -18,6 +18,7 @@
 #include "registry/python/find.h"
 #include "registry/python/known.h"
 #include "registry/python/cache.h"
+#include "registry/stack/stack_cache.h"
 
 #define INTERPRETERS 4u   /* of a process, one after another */
 #define GUARDED_STACKS 64 /* the first ones of an interpreter */
@@ -97,12 +98,24 @@ void ca_python_meet(const struct dl_phdr_info *object)
     atomic_store_explicit(&met, known + 1, memory_order_release);
 }
 
+/* One may be given up while the next is judged: the later of the two sees what both did. */
+static void set_cache_aside(void)
+{
+    const interpreter_t *its;
+    do {
+        its = atomic_load(&current);
+        ca_stack_cache_set_aside(its != NULL);
+    } while (atomic_load(&current) != its);
+}
+
 /* Whether it was used until now. */
 static bool give_up(const interpreter_t *its)
 {
     bool was = atomic_compare_exchange_strong(&current, &its, NULL);
-    if (was)
+    if (was) {
         atomic_fetch_sub(&ca_python_on, 1);
+        set_cache_aside();
+    }
     return was;
 }
 
@@ -169,6 +182,7 @@ void ca_python_judge(void)
     atomic_store(&current, its);
     atomic_fetch_add(&epoch, 1);
     atomic_fetch_add(&ca_python_on, 1);
+    set_cache_aside();
 }
 
 /* Odd stacks: the layout is not the interpreter's, as far as can be seen. */

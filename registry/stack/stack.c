@@ -236,9 +236,9 @@ static size_t own_part(void *const *frames, size_t count, uintptr_t caller)
     return own;
 }
 
-/* Without the cache, which may keep it under `key`. */
-static __attribute__((noinline)) uint32_t capture(uintptr_t caller, uintptr_t frame, size_t most,
-                                                  uintptr_t key)
+/* Without the cache, which may keep it under `key`. In line: what calls adds a frame of ours. */
+static inline __attribute__((always_inline)) uint32_t capture(uintptr_t caller, uintptr_t frame,
+                                                              size_t most, uintptr_t key)
 {
     void *frames[CA_STACK_NATIVE_MAX + OWN_FRAMES];
     ca_unwound_t unwound = {.sps = NULL};
@@ -300,7 +300,7 @@ static inline uint32_t capture_native(uintptr_t caller, uintptr_t frame)
 static uint32_t deep_stack(uintptr_t caller, uintptr_t frame)
 {
     uintptr_t key = ~caller; /* no address of code */
-    uint32_t id = ca_stack_cache_find(key, frame);
+    uint32_t id = ca_stack_cache_find_aside(key, frame);
     size_t most = atomic_load_explicit(&depth, memory_order_relaxed) + ca_python_depth();
     if (id == 0)
         id = capture(caller, frame, most < CA_STACK_NATIVE_MAX ? most : CA_STACK_NATIVE_MAX, key);
@@ -313,7 +313,7 @@ static uint32_t beside_python(uintptr_t caller, uintptr_t frame)
     const ca_python_at_t at = ca_python_here();
     if (at.frame == 0)
         return deep_stack(caller, frame);
-    uint32_t native = ca_stack_cache_find(caller, frame);
+    uint32_t native = ca_stack_cache_find_aside(caller, frame);
     if (native == 0)
         native = capture_native(caller, frame);
     ca_stack_cache_table_t *table = ca_stack_cache_table();
@@ -325,19 +325,25 @@ static uint32_t beside_python(uintptr_t caller, uintptr_t frame)
     return id ? id : merge(table->python, native, caller);
 }
 
-/* What is new, which may find Python, and what is beside Python. Inlined it would have a process
- * without Python save registers for it. */
+/* What the cache does not find at once: none, as long as there may be Python frames, so that a
+ * process without Python does not ask for them in each capture. What is new may find Python. */
 static __attribute__((noinline)) uint32_t capture_slowly(uintptr_t caller, uintptr_t frame)
 {
-    uint32_t id = ca_python_is_on() ? 0 : capture_native(caller, frame);
-    return ca_python_is_on() ? beside_python(caller, frame) : id;
+    if (!ca_python_is_on()) {
+        uint32_t id = ca_stack_cache_is_aside() ? ca_stack_cache_find_aside(caller, frame) : 0;
+        if (id == 0)
+            id = capture_native(caller, frame);
+        if (!ca_python_is_on())
+            return id;
+    }
+    return beside_python(caller, frame);
 }
 
 __attribute__((noinline)) uint32_t ca_stack_capture(void)
 {
     uintptr_t caller = (uintptr_t)__builtin_return_address(0);
     uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
-    uint32_t id = ca_python_is_on() ? 0 : ca_stack_cache_find(caller, frame);
+    uint32_t id = ca_stack_cache_find(caller, frame);
     if (id == 0)
         id = capture_slowly(caller, frame);
     __asm__ volatile("" ::: "memory"); /* the frame stays: no jump to that */

@@ -56,18 +56,26 @@
 
 static _Thread_local uint8_t unkept;
 
-/* Where a table has another one, its stacks do not count. The upper part is how many are in
+/* Where a table has another one, its stacks do not count. Counted in twos: the lowest bit, which no
+ * table has, keeps ca_stack_cache_find from finding any. The upper part is how many are in
  * ca_stack_cache_suspend. */
-static _Atomic uint64_t epoch = 1;
+static _Atomic uint64_t epoch = 2;
+#define ASIDE UINT64_C(1)
+#define ONE_ON UINT64_C(2)
 #define SUSPENDED (UINT64_C(1) << 48)
 
 static _Atomic bool lavish;
 
 static _Atomic enum { UNTRIED, USABLE, UNUSABLE } state;
 
-static uint64_t now(void)
+static inline uint64_t word(void)
 {
     return atomic_load_explicit(&epoch, memory_order_relaxed);
+}
+
+static inline uint64_t now(void)
+{
+    return word() & ~ASIDE;
 }
 
 /* --- finding ---------------------------------------------------------------------------------- */
@@ -158,11 +166,11 @@ static __attribute__((noinline)) uint32_t find(ca_stack_cache_table_t *table, ui
 }
 
 /* The first stack that starts here, at the first place where a start may be; for others `find`. */
-__attribute__((no_sanitize_address, no_sanitize_thread)) uint32_t
-ca_stack_cache_find(uintptr_t caller, uintptr_t frame)
+__attribute__((no_sanitize_address, no_sanitize_thread, always_inline)) static inline uint32_t
+find_at(uintptr_t caller, uintptr_t frame, bool aside)
 {
     ca_stack_cache_table_t *table = ca_stack_cache_of_thread;
-    if (!table || table->epoch != now() || table->busy)
+    if (!table || table->epoch != (aside ? now() : word()) || table->busy)
         return 0;
     ca_stack_cache_set_busy(table, true);
     const ca_stack_cache_head_t *head = &table->heads[place_of(caller, frame, 0)];
@@ -179,6 +187,29 @@ ca_stack_cache_find(uintptr_t caller, uintptr_t frame)
     table->hits++;
     ca_stack_cache_set_busy(table, false);
     return id;
+}
+
+uint32_t ca_stack_cache_find(uintptr_t caller, uintptr_t frame)
+{
+    return find_at(caller, frame, false);
+}
+
+uint32_t ca_stack_cache_find_aside(uintptr_t caller, uintptr_t frame)
+{
+    return find_at(caller, frame, true);
+}
+
+bool ca_stack_cache_is_aside(void)
+{
+    return word() & ASIDE;
+}
+
+void ca_stack_cache_set_aside(bool aside)
+{
+    if (aside)
+        atomic_fetch_or(&epoch, ASIDE);
+    else
+        atomic_fetch_and(&epoch, ~ASIDE);
 }
 
 /* --- keeping ---------------------------------------------------------------------------------- */
@@ -374,7 +405,7 @@ void ca_stack_cache_start(void)
 
 void ca_stack_cache_forget(void)
 {
-    atomic_fetch_add_explicit(&epoch, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&epoch, ONE_ON, memory_order_relaxed);
 }
 
 void ca_stack_cache_suspend(void)
@@ -384,7 +415,7 @@ void ca_stack_cache_suspend(void)
 
 void ca_stack_cache_go_on(bool forget)
 {
-    atomic_fetch_add(&epoch, forget - SUSPENDED);
+    atomic_fetch_add(&epoch, (forget ? ONE_ON : 0) - SUSPENDED);
 }
 
 void ca_stack_cache_set_thrift(bool thrift)

@@ -19,6 +19,12 @@ void ca_stack_cache_forget(void);
  * address above. It must be in place, here and below. Takes no lock. */
 uint32_t ca_stack_cache_find(uintptr_t caller, uintptr_t frame);
 
+/* As long as it is set aside, the call above finds nothing, and the last of these what that would.
+ * So a process whose stacks have more than native frames costs the others no branch. */
+void ca_stack_cache_set_aside(bool aside);
+bool ca_stack_cache_is_aside(void);
+uint32_t ca_stack_cache_find_aside(uintptr_t caller, uintptr_t frame);
+
 /* Remembers that stack, if its unwinding can be proven and seems worth the time: it was captured by
  * the unwinder just now, with `frames` from the function's caller outwards, with nothing after them
  * where `whole`, and interned as `id`. Never under a lock: see ca_stack_capture. */
