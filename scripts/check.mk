@@ -374,7 +374,7 @@ bench-torch: ## a training step of PyTorch with and without the library (PYTHON=
 	$(AGAIN) run-bench-torch
 
 # TORCH_SCRIPT=FILE: another one than tests/bench/torch_train.py, which says what it must print.
-run-bench-torch: all
+run-bench-torch: all $(filter $(BENCH_PYTHON),$(TEST_TOOLS))
 	@python3 -B tests/bench/torch_steps.py --build $B $(if $(PYTHON),--python '$(PYTHON)') \
 	    $(if $(TORCH_SCRIPT),--script '$(TORCH_SCRIPT)') $(BENCH_FLAGS)
 

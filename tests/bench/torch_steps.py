@@ -7,7 +7,9 @@ by PyTorch's own cache, with that off, and with this library in its place (`reus
 `reuse:order`). PATH is an interpreter that has torch, FILE a script as torch_train.py says at its
 top. The ways take turns for some rounds; times are medians, with the least and the most. Calls
 are those that the simulator counted of twice as many steps, less those of the steps. Memory is
-what the device gave at most. All of it is in bench_torch.json too. Where there is no torch, or it
+what the device gave at most. A second table has what the Python frames of the captured call stacks
+take (tests/bench/python_part.c), in the run of the script whose median is the least. All of it is
+in bench_torch.json too. Where there is no torch, or it
 finds no device, that is said, and the exit status is 0.
 """
 
@@ -38,6 +40,10 @@ CALLS = {
     "queries": r"cuEventQuery",
     "driver calls": r".*",
 }
+# Kinds of captures, as python_part.c has them.
+PYTHON_KINDS = {"known": "a stack that was captured before", "new": "a new one",
+                "none": "a thread without Python frames", "all": "all"}
+PYTHON_TARGET = "<= 100"
 LIMIT_S = 600  # for one run
 
 
@@ -49,7 +55,7 @@ def last_line(text):
     return next(reversed(text.strip().splitlines()), "")
 
 
-def run(args, way, *command, steps=0):
+def run(args, way, *command, steps=0, library=None):
     """The last line that the command prints, and what the simulator counted of it. Why reuse in
     order came to an end is noted."""
     title, extra, conf = way
@@ -58,7 +64,7 @@ def run(args, way, *command, steps=0):
     folders = [str(args.build / "simcuda"), env.get("LD_LIBRARY_PATH")]
     env.update(extra, STEPS=str(steps), LD_LIBRARY_PATH=":".join(filter(None, folders)))
     if conf:
-        env.update(LD_PRELOAD=str(args.build / "libcachealloc.so"), ALLOC_CONF=conf)
+        env.update(LD_PRELOAD=str(library or args.build / "libcachealloc.so"), ALLOC_CONF=conf)
     with tempfile.NamedTemporaryFile(suffix=".json") as counted:
         env["SIMCUDA"] = f"{DEVICE},stats:{counted.name}"
         try:
@@ -71,6 +77,18 @@ def run(args, way, *command, steps=0):
         raise Failed(last_line(done.stderr) or f"ended with {done.returncode}")
     args.notes.update(dict.fromkeys(f"{title}: {why}" for why in ENDS.findall(done.stderr)))
     return last_line(done.stdout), json.loads(counts or "{}")
+
+
+def measure_python(args):
+    """What Python frames take of each capture, by kind; {} where that was not built, or nothing was
+    captured. The least of some runs: what else the machine does only adds to it."""
+    library, runs = args.build / "bench" / "python_part.so", []
+    for _ in range(args.rounds if library.exists() else 0):
+        with tempfile.NamedTemporaryFile(suffix=".json") as told:
+            run(args, ("python", {**CACHE_OFF, "PYTHON_PART": told.name}, "stacks:all"), args.script,
+                steps=2 * args.steps, library=library)
+            runs.append(json.loads(told.read() or "{}"))
+    return min(filter(None, runs), key=lambda kinds: kinds["all"]["median_ns"], default={})
 
 
 def calls_of(counts):
@@ -119,6 +137,15 @@ def show(results, version, args):
          for one in results])
 
 
+def show_python(kinds):
+    print("\nwhat Python frames take of the capture of a call stack:\n")
+    tables.print_rows(
+        ["", "captures", "median ns", "p90 ns", "target"],
+        [[PYTHON_KINDS[kind], f"{one['captures']:,}", f"{one['median_ns']:,.0f}",
+          f"{one['p90_ns']:,.0f}", PYTHON_TARGET if kind == "all" else ""]
+         for kind, one in kinds.items() if one["captures"]])
+
+
 def main(argv):
     parser = argparse.ArgumentParser(description="a training step of PyTorch, in one table")
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
@@ -142,12 +169,17 @@ def main(argv):
         return 0
     try:
         results = measure(args)
+        python = measure_python(args)
     except Failed as error:
         print(f"bench-torch: {error}", file=sys.stderr)
         return 1
     path = (args.output or args.build) / "bench_torch.json"
-    path.write_text("[\n" + ",\n".join(json.dumps(one) for one in results) + "\n]\n")
+    path.write_text("[\n" + ",\n".join(json.dumps(one) for one in (
+        *results, *({"way": "python_frames", "kind": kind, **one} for kind, one in python.items())
+    )) + "\n]\n")
     show(results, version, args)
+    if python:
+        show_python(python)
     for note in [*args.notes, path]:
         print(f"bench-torch: {note}")
     return 0
