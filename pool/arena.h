@@ -223,28 +223,25 @@ uint64_t ca_arena_address(ca_arena_t *arena);
 /* Bytes of a live block, rounding included; 0 when it is not live any more. */
 size_t ca_block_bytes(ca_block_t *block);
 
-/* The start of the live block that `address` lies in, of any arena; 0 where there is none. Under
- * the arena's lock it looks at the arena's segments and at the blocks of one of them: for questions
- * that people ask, not for every call. */
-uint64_t ca_pool_block_at(uint64_t address);
-
-/* Where the segment that `address` lies in begins, likewise. */
-uint64_t ca_pool_segment_at(uint64_t address);
-
-/* A block in a thread's cache. */
-typedef struct ca_pool_cached {
-    uint64_t address; /* its start */
-    size_t bytes;     /* rounding included */
+/* What an address lies in. */
+typedef struct ca_pool_place {
+    uint64_t segment; /* where that begins; 0: no address of the pool's */
+    uint64_t block;   /* the same; 0: none that is live or in a thread's cache */
+    size_t bytes;     /* of the block, rounding included */
+    bool cached;      /* other threads may be taking it: what follows may be the next one's */
     /* The last word of its record's payload, as of when it was live; 0 where it was not since it
      * came into a cache. */
     uint64_t payload;
     void *context; /* of its arena */
     bool host;
-} ca_pool_cached_t;
+} ca_pool_place_t;
 
-/* The same for one that is in a cache. False where there is none. Other threads may be taking it:
- * what it says may be the next one's. */
-bool ca_pool_cached_at(uint64_t address, ca_pool_cached_t *cached);
+/* Under the lock of the arena that has the address it looks at the arena's segments and at the
+ * blocks of one of them: for questions that people ask, not for every call. */
+ca_pool_place_t ca_pool_place(uint64_t address);
+
+/* The start of the live block that `address` lies in, of any arena; 0 where there is none. */
+uint64_t ca_pool_block_at(uint64_t address);
 
 typedef struct ca_arena_stats {
     size_t reserved_bytes; /* obtained upstream */

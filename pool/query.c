@@ -1,4 +1,4 @@
-/* Questions about single blocks. */
+/* Questions about addresses. */
 #include "pool/arena.h"
 
 #include "pool/blocks/segment.h"
@@ -22,58 +22,33 @@ ca_arena_t *ca_span_lock(uint64_t address)
     return arena;
 }
 
-/* In that state, or NULL. Under the arena's lock. */
-static const ca_block_t *block_at(const ca_arena_t *arena, uint64_t address, ca_block_state_t state)
+ca_pool_place_t ca_pool_place(uint64_t address)
 {
+    ca_arena_t *arena = ca_span_lock(address);
+    ca_pool_place_t place = {0};
+
+    if (!arena)
+        return place;
     /* A retired arena has no segments; one that was given back meanwhile is not in the list. */
     const ca_segment_t *segment = ca_segment_at(arena, address);
     const ca_block_t *block = segment ? ca_segment_block_at(segment, address) : NULL;
-    return block && ca_block_state(block) == state ? block : NULL;
+    ca_block_state_t state = block ? ca_block_state(block) : 0;
+    place.segment = segment ? segment->base : 0;
+    if (state == CA_BLOCK_LIVE || state == CA_BLOCK_CACHED) {
+        place.block = block->address;
+        place.bytes = ca_block_size(block);
+        place.cached = state == CA_BLOCK_CACHED;
+        place.payload = __atomic_load_n(&block->record.payload[3], __ATOMIC_RELAXED);
+        place.context = arena->context;
+        place.host = arena->params.host;
+    }
+    ca_lock_drop(&arena->lock);
+    return place;
 }
 
 uint64_t ca_pool_block_at(uint64_t address)
 {
-    ca_arena_t *arena = ca_span_lock(address);
-    uint64_t start = 0;
+    ca_pool_place_t place = ca_pool_place(address);
 
-    if (!arena)
-        return 0;
-    const ca_block_t *block = block_at(arena, address, CA_BLOCK_LIVE);
-    if (block)
-        start = block->address;
-    ca_lock_drop(&arena->lock);
-    return start;
-}
-
-uint64_t ca_pool_segment_at(uint64_t address)
-{
-    ca_arena_t *arena = ca_span_lock(address);
-    uint64_t base = 0;
-
-    if (!arena)
-        return 0;
-    const ca_segment_t *segment = ca_segment_at(arena, address);
-    if (segment)
-        base = segment->base;
-    ca_lock_drop(&arena->lock);
-    return base;
-}
-
-bool ca_pool_cached_at(uint64_t address, ca_pool_cached_t *cached)
-{
-    ca_arena_t *arena = ca_span_lock(address);
-
-    if (!arena)
-        return false;
-    const ca_block_t *block = block_at(arena, address, CA_BLOCK_CACHED);
-    if (block)
-        *cached = (ca_pool_cached_t){
-            .address = block->address,
-            .bytes = ca_block_size(block),
-            .payload = __atomic_load_n(&block->record.payload[3], __ATOMIC_RELAXED),
-            .context = arena->context,
-            .host = arena->params.host,
-        };
-    ca_lock_drop(&arena->lock);
-    return block != NULL;
+    return place.cached ? 0 : place.block;
 }

@@ -79,18 +79,18 @@ static bool find_live(uint64_t address, bool pooled, ca_allocation_t *record)
 }
 
 /* From the block's record. */
-static void describe_cached(const ca_pool_cached_t *cached, found_t *found)
+static void describe_cached(const ca_pool_place_t *cached, found_t *found)
 {
     const ca_context_t *context = cached->context;
     uint32_t stack = (uint32_t)cached->payload, thread = (uint32_t)(cached->payload >> 32);
     const ca_allocation_t *noted = &found->was.record;
-    if (found->what == FREED && noted->address == cached->address && noted->stack == stack &&
+    if (found->what == FREED && noted->address == cached->block && noted->stack == stack &&
         noted->thread == thread)
         return; /* the ring knows more of the same */
     found->what = FREED;
     found->rounded = true;
     found->was = (ca_freed_t){
-        .record = {.address = cached->address,
+        .record = {.address = cached->block,
                    .bytes = cached->bytes,
                    .kind = cached->host ? CA_KIND_PINNED : CA_KIND_DEVICE,
                    .device = context->device,
@@ -115,7 +115,6 @@ static bool find_freed(uint64_t address, bool pooled, ca_freed_t *freed)
 static void classify(uint64_t address, found_t *found)
 {
     bool pooled = ca_pool_owns(address);
-    ca_pool_cached_t cached;
     *found = (found_t){.what = NOTHING};
     if (find_live(address, pooled, &found->was.record)) {
         found->what = LIVE;
@@ -126,8 +125,9 @@ static void classify(uint64_t address, found_t *found)
         found->unsure = pooled && !(ca_options.debug & CA_DEBUG_ANY) &&
                         found->was.record.bytes <= CA_CACHE_MOST;
     }
-    if (pooled && ca_pool_cached_at(address, &cached) && cached.payload != 0) {
-        describe_cached(&cached, found);
+    ca_pool_place_t place = pooled ? ca_pool_place(address) : (ca_pool_place_t){0};
+    if (place.cached && place.payload != 0) {
+        describe_cached(&place, found);
         found->unsure = false;
     }
 }

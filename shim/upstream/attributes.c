@@ -114,12 +114,11 @@ void ca_attributes_drop_context(const ca_context_t *context)
 /* The driver is asked for its own allocations alone: it answers in the context that is current. */
 static bool describe(uint64_t address, mark_t *mark)
 {
-    CUdeviceptr segment = ca_pool_segment_at(address), block = segment;
+    ca_pool_place_t place = ca_pool_place(address);
+    CUdeviceptr segment = place.segment, block = place.cached ? 0 : place.block;
     __typeof__(cuMemGetAddressRange_v2) *range = ca_driver()->cuMemGetAddressRange_v2;
     ca_allocation_t record;
-    if (segment)
-        block = ca_pool_block_at(address);
-    else if (range && range(&segment, NULL, address) == CUDA_SUCCESS)
+    if (!segment && range && range(&segment, NULL, address) == CUDA_SUCCESS)
         block = segment; /* by backend:async, each is its own segment */
     *mark = (mark_t){.address = block, .segment = segment};
     mark->context = block && ca_registry_find(block, &record) ? record.context : 0;

@@ -103,7 +103,7 @@ static void a_double_free_is_ignored(void **state)
 static void a_block_in_stock_says_what_it_was(void **state)
 {
     (void)state;
-    ca_pool_cached_t cached;
+    ca_pool_place_t cached;
     held_t held[8];
     size_t others = 0;
     start(1024 * MIB, CACHED);
@@ -112,25 +112,27 @@ static void a_block_in_stock_says_what_it_was(void **state)
         assert_non_null(held[i].block);
         ca_block_record(held[i].block)->payload[3] = 1000 + i;
     }
-    assert_false(ca_pool_cached_at(held[0].address, &cached)); /* it is live */
+    assert_false(ca_pool_place(held[0].address).cached); /* it is live */
     for (unsigned i = 0; i < 8; i++)
         let_go(&held[i]);
     for (unsigned i = 0; i < 8; i++) {
-        assert_true(ca_pool_cached_at(held[i].address + 100, &cached));
-        assert_int_equal(cached.address, held[i].address);
+        cached = ca_pool_place(held[i].address + 100);
+        assert_true(cached.cached);
+        assert_int_equal(cached.block, held[i].address);
         assert_int_equal(cached.bytes, 1024);
         assert_int_equal(cached.payload, 1000 + i);
         assert_false(cached.host);
     }
     /* What came into stock for later was nobody's. */
     for (uint64_t at = held[0].address; ca_pool_owns(at); at += 512)
-        if (ca_pool_cached_at(at, &cached) && (cached.payload < 1000 || cached.payload >= 1008)) {
+        if ((cached = ca_pool_place(at)).cached &&
+            (cached.payload < 1000 || cached.payload >= 1008)) {
             assert_int_equal(cached.payload, 0);
             others++;
         }
     assert_int_not_equal(others, 0);
     end();
-    assert_false(ca_pool_cached_at(held[0].address, &cached));
+    assert_int_equal(ca_pool_place(held[0].address).segment, 0);
 }
 
 static void let_go_to_the_heap(held_t *held)
@@ -142,7 +144,7 @@ static void let_go_to_the_heap(held_t *held)
 static void a_block_that_comes_into_stock_for_later_was_nothing(void **state)
 {
     (void)state;
-    ca_pool_cached_t cached;
+    ca_pool_place_t cached;
     held_t held[64], more[64];
     size_t seen = 0;
     start(1024 * MIB, CACHED);
@@ -160,7 +162,7 @@ static void a_block_that_comes_into_stock_for_later_was_nothing(void **state)
     for (unsigned i = 0; i < 64; i++) {
         hold(arena, 1000, &more[i]);
         for (unsigned k = 0; k < 64; k += 2)
-            if (ca_pool_cached_at(held[k].address, &cached)) {
+            if ((cached = ca_pool_place(held[k].address)).cached) {
                 assert_int_equal(cached.payload, 0);
                 seen++;
             }
