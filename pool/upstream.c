@@ -1,18 +1,7 @@
-/* Two calls of upstream.h's that are more than a call. */
+/* The call of upstream.h's that is more than a call. */
 #include "pool/upstream.h"
 
 #include "base/mutation.h"
-
-int ca_upstream_free(CA_UPSTREAM, uint64_t address, size_t bytes, ca_free_t how)
-{
-    ca_lock_assert_none("upstream free");
-    ca_count(upstream_frees);
-    if (how == CA_FREE_IDLE && upstream->free_idle)
-        return upstream->free_idle(context, address, bytes);
-    if (how == CA_FREE_PASSED && upstream->free_passed)
-        return upstream->free_passed(context, address, bytes);
-    return upstream->free(context, address, bytes);
-}
 
 int ca_upstream_fence_record(CA_UPSTREAM, bool all, void **fence)
 {

@@ -43,6 +43,14 @@ typedef struct ca_pages {
     int (*unmap)(void *context, uint64_t at, size_t bytes);
 } ca_pages_t;
 
+/* What may still be at memory that goes back. */
+typedef enum {
+    CA_FREE_PENDING, /* any work: the free waits for the context */
+    CA_FREE_IDLE,    /* none: it need not wait */
+    CA_FREE_PASSED,  /* none of its own context, but perhaps of others that can reach it, which no
+                      * plain free is known to wait for */
+} ca_free_t;
+
 /* Results: 0 or a negative errno.
  *   -ENOMEM  out of memory
  *   -EAGAIN  not now (a stream is being captured); ask again later
@@ -53,14 +61,7 @@ typedef struct ca_upstream {
     /* Gets at least `bytes` of memory, aligned to 512 B or better, 2 MiB from 2 MiB up where the
      * driver does so. */
     int (*alloc)(void *context, size_t bytes, uint64_t *address);
-    int (*free)(void *context, uint64_t address, size_t bytes);
-    /* The same for memory that nothing touches any more: need not wait for the context. May be
-     * NULL: then `free` is used. */
-    int (*free_idle)(void *context, uint64_t address, size_t bytes);
-
-    /* The same for memory that nothing of its own context is at any more, but perhaps others that
-     * can reach it: no plain free is known to wait for those. May be NULL, as above. */
-    int (*free_passed)(void *context, uint64_t address, size_t bytes);
+    int (*free)(void *context, uint64_t address, size_t bytes, ca_free_t how);
 
     /* Bytes that could be allocated now, SIZE_MAX when the driver does not know. May be NULL. */
     size_t (*available)(void *context);
@@ -102,9 +103,6 @@ typedef struct ca_upstream {
     const ca_pages_t *pages; /* NULL where there are none */
 } ca_upstream_t;
 
-/* What may still be at memory that goes back. */
-typedef enum { CA_FREE_PENDING, CA_FREE_IDLE, CA_FREE_PASSED } ca_free_t;
-
 /* The pool's own way to the table: each asserts that no lock is held, and counts. A page that is
  * made or mapped counts as an allocation upstream, one that is dropped and a row that is unmapped
  * as a free. */
@@ -118,6 +116,9 @@ typedef enum { CA_FREE_PENDING, CA_FREE_IDLE, CA_FREE_PASSED } ca_free_t;
 
 CA_UPSTREAM_CALL(int, alloc, (CA_UPSTREAM, size_t bytes, uint64_t *at), ca_count(upstream_allocs);
                  return upstream->alloc(context, bytes, at))
+CA_UPSTREAM_CALL(int, free, (CA_UPSTREAM, uint64_t at, size_t bytes, ca_free_t how),
+                 ca_count(upstream_frees);
+                 return upstream->free(context, at, bytes, how))
 CA_UPSTREAM_CALL(size_t, available, (CA_UPSTREAM),
                  return upstream->available ? upstream->available(context) : SIZE_MAX)
 CA_UPSTREAM_CALL(int, fence_record_on, (CA_UPSTREAM, void *queue, void **fence),
@@ -152,7 +153,6 @@ CA_UPSTREAM_CALL(int, map, (CA_UPSTREAM, uint64_t at, const ca_page_t *pages, si
 CA_UPSTREAM_CALL(int, unmap, (CA_UPSTREAM, uint64_t at, size_t bytes), ca_count(upstream_frees);
                  return upstream->pages->unmap(context, at, bytes))
 
-int ca_upstream_free(CA_UPSTREAM, uint64_t address, size_t bytes, ca_free_t how);
 int ca_upstream_fence_record(CA_UPSTREAM, bool all, void **fence);
 
 #endif

@@ -170,9 +170,8 @@ static void note_trim(const ca_context_t *context, uint64_t address, size_t byte
 }
 
 /* It is noted before the call: another thread may get the address at once. */
-static int release(void *arg, uint64_t address, size_t bytes)
+static int release_plainly(ca_context_t *context, uint64_t address, size_t bytes)
 {
-    ca_context_t *context = arg;
     ca_entered_t entered;
     note_trim(context, address, bytes);
     CUresult code = ca_upstream_enter(context, &entered);
@@ -286,24 +285,23 @@ static int release_when_idle(ca_context_t *context, uint64_t address, size_t byt
 {
     void *fence;
     if (ca_fence_record(context, false, &fence) != 0)
-        return release(context, address, bytes); /* without fences the work is unknown */
+        return release_plainly(context, address, bytes); /* without fences the work is unknown */
     bool busy = atomic_load(&context->busy);
     int passed =
         busy ? ca_fence_query(context, fence) : ca_fence_wait(context, fence, ca_options.oom_wait);
     ca_fence_release(context, fence);
     atomic_store(&context->busy, passed == 0);
-    return passed == 0 ? -EAGAIN : release(context, address, bytes);
+    return passed == 0 ? -EAGAIN : release_plainly(context, address, bytes);
 }
 
 /* Releases a segment that no work uses any more. */
-static int release_idle(void *arg, uint64_t address, size_t bytes)
+static int release_idle(ca_context_t *context, uint64_t address, size_t bytes)
 {
-    ca_context_t *context = arg;
     const ca_driver_t *driver = ca_driver();
     ca_entered_t entered;
     int known = atomic_load(&async_free);
     if (known == ASYNC_KEEPS || !driver->cuMemFreeAsync)
-        return release_when_idle(arg, address, bytes);
+        return release_when_idle(context, address, bytes);
     size_t before = known == ASYNC_UNKNOWN ? available(context) : 0;
     CUresult code = ca_upstream_enter(context, &entered);
     if (code != CUDA_SUCCESS)
@@ -321,7 +319,7 @@ static int release_idle(void *arg, uint64_t address, size_t bytes)
     if (!freed) {
         if (!ca_upstream_is_sticky(code))
             atomic_store(&async_free, ASYNC_KEEPS);
-        return release_when_idle(arg, address, bytes);
+        return release_when_idle(context, address, bytes);
     }
     /* The driver has the memory, even if the wait failed: it must not count as refused. */
     bool waited = code == CUDA_SUCCESS;
@@ -335,14 +333,14 @@ static int release_idle(void *arg, uint64_t address, size_t bytes)
     return ca_upstream_result(context, code);
 }
 
-/* Releases a segment that no work of its own context uses any more. Where all that context's work
- * is done the plain free waits for nothing that may be waiting for this very thread, though only
- * the driver knows whether it waits for a peer. Otherwise the segment is released without a wait
- * for the context. */
-static int release_passed(void *arg, uint64_t address, size_t bytes)
+/* Where all work of its own context is done the plain free waits for nothing that may be waiting
+ * for this very thread, though only the driver knows whether it waits for a peer. Otherwise a
+ * segment that only others may still use is released without a wait for the context. */
+static int release(void *arg, uint64_t address, size_t bytes, ca_free_t how)
 {
-    return ca_fence_own_idle(arg) ? release(arg, address, bytes)
-                                  : release_idle(arg, address, bytes);
+    return how == CA_FREE_PENDING || (how == CA_FREE_PASSED && ca_fence_own_idle(arg))
+               ? release_plainly(arg, address, bytes)
+               : release_idle(arg, address, bytes);
 }
 
 size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,
@@ -456,8 +454,6 @@ void ca_upstream_reset_after_fork(void)
 const ca_upstream_t ca_upstream_cuda = {
     .alloc = alloc,
     .free = release,
-    .free_idle = release_idle,
-    .free_passed = release_passed,
     .available = available,
     .fence_record = ca_fence_record,
     .fence_record_on = ca_fence_record_on,

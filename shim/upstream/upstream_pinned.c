@@ -1,6 +1,6 @@
 /* See upstream_pinned.h. The driver does not report how much can still be pinned, and its only free
- * of pinned memory waits for all work: so the table has no `available` and no `free_idle`, and the
- * pool releases pinned segments only while nothing runs. */
+ * of pinned memory waits for all work: so the table has no `available`, and the pool releases
+ * pinned segments only while nothing runs. */
 #include "shim/upstream/upstream_pinned.h"
 #include <sys/sysinfo.h>
 #include "base/clock.h"
@@ -36,8 +36,9 @@ static int alloc(ca_context_t *context, size_t bytes, unsigned flags, uint64_t *
     return ca_upstream_result(context, code);
 }
 
-static int release(void *arg, uint64_t address, size_t bytes)
+static int release(void *arg, uint64_t address, size_t bytes, ca_free_t how)
 {
+    (void)how;
     ca_context_t *context = arg;
     ca_entered_t entered;
     ca_history_note(.event = CA_EVENT_TRIM, .address = address, .bytes = bytes,

@@ -176,7 +176,7 @@ static void fake_page_drop(void *context, uint64_t handle)
         if (fake_pages.mappings[i].place == handle)
             fake_error("a page is dropped that is mapped");
     pthread_mutex_unlock(&fake.mutex);
-    fake_free(context, handle, bytes);
+    fake_free(context, handle, bytes, CA_FREE_IDLE);
     __atomic_fetch_sub(&fake_pages.pages, 1, __ATOMIC_RELAXED);
 }
 

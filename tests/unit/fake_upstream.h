@@ -241,9 +241,10 @@ static int fake_alloc(void *context, size_t bytes, uint64_t *address)
     return rc;
 }
 
-static int fake_free(void *context, uint64_t address, size_t bytes)
+static int fake_free(void *context, uint64_t address, size_t bytes, ca_free_t how)
 {
     (void)context;
+    (void)how;
     bool owned = ca_pool_owns(address) || ca_pool_owns(address + bytes - 1);
     int rc = fake_enter(FAKE_FREE);
     if (owned)
