@@ -156,10 +156,13 @@ static inline void serve(ca_block_t *block, served_t *served)
     *served = (served_t){block, block->address, ca_block_touch(block), false};
 }
 
-static inline void take(ca_cache_t *cache, unsigned index, served_t *served)
+/* On a stream what was freed there. */
+static inline void take(ca_cache_t *cache, const ca_stream_t *stream, unsigned index,
+                        served_t *served)
 {
     bool reused;
-    ca_block_t *block = ca_cache_take(cache, index, &reused);
+    ca_block_t *block = stream ? ca_cache_take_ordered(cache, stream, index, &reused)
+                               : ca_cache_take(cache, index, &reused);
 
     if (block)
         *served = (served_t){block, block->address, reused, false};
@@ -223,7 +226,7 @@ static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t 
     }
     bool open = ca_arena_serving(arena) && !is_locked_out(cache);
     if (open)
-        take(cache, index, served);
+        take(cache, NULL, index, served);
     if (open && !served->block) {
         if (!fetch(arena, cache, index, most < CA_CACHE_FLUSH ? most : CA_CACHE_FLUSH)) {
             ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_COMPARES);
@@ -235,7 +238,7 @@ static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t 
             if (class->batch > CA_CACHE_REFILL)
                 class->batch = CA_CACHE_REFILL;
         } else {
-            take(cache, index, served);
+            take(cache, NULL, index, served);
         }
     }
     ca_lock_drop(&arena->lock);
@@ -337,7 +340,7 @@ static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t byt
         int cancellation = ca_arena_enter(arena);
         ca_epoch_reap(arena, &arena->plain_fences, REAP_MOST, false);
         if (!is_locked_out(cache))
-            take(cache, index, served);
+            take(cache, NULL, index, served);
         if (!served->block && !is_locked_out(cache))
             grow(arena, class, bytes, served);
         if (!served->block && !is_locked_out(cache) && class->first &&
@@ -348,7 +351,7 @@ static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t byt
                 ca_epoch_reap(arena, &arena->plain_fences, SIZE_MAX, true);
         }
         if (!served->block && !is_locked_out(cache))
-            take(cache, index, served);
+            take(cache, NULL, index, served);
         ca_arena_leave(arena, cancellation);
     }
     ca_lock_drop(&arena->lock);
@@ -403,57 +406,31 @@ static inline ca_cache_t *enter_for(ca_arena_t *arena, size_t bytes, unsigned *i
     return cache && size <= ca_cache_get(&cache->most) && ca_cache_enter(cache) ? cache : NULL;
 }
 
-/* Serves `*bytes` on a stream from what the calling thread freed there, without a lock or a call
- * upstream. Otherwise -EAGAIN, and `*bytes` is what to ask the arena for instead, so that the block
- * fits a class; should there be no memory for that, the arena can be asked for the original. */
-static int ca_cache_alloc_on(ca_stream_t *stream, size_t *bytes, ca_block_t **block,
-                             uint64_t *address, bool *reused)
+/* Serves `*bytes` from the calling thread's cache: on a stream what it freed there, without a lock
+ * or a call upstream; otherwise also from memory of the arena's that is ready, and without
+ * `ready_only` it asks about fences. Or -EAGAIN, and `*bytes` is what to ask the arena for instead,
+ * so that the block fits a class; should there be no memory for that, the arena can be asked for
+ * the original. */
+static int ca_cache_alloc(ca_arena_t *arena, const ca_stream_t *stream, size_t *bytes,
+                          bool ready_only, served_t *served)
 {
     size_t class_bytes;
     unsigned index;
-    ca_cache_t *cache = enter_for(ca_stream_arena(stream), *bytes, &index, &class_bytes);
-
-    if (!cache)
-        return -EAGAIN;
-    *block = ca_cache_take_ordered(cache, stream, index, reused);
-    if (*block)
-        *address = (*block)->address;
-    ca_cache_exit(cache);
-    if (!*block) {
-        *bytes = class_bytes;
-        return -EAGAIN;
-    }
-    ca_count(pool_hits);
-    return 0;
-}
-
-/* The same of any request, from the calling thread's cache, or from memory of the arena's that is
- * ready. With `ready_only` it makes no upstream call, without it asks about fences. */
-static int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t **block,
-                          uint64_t *address, bool *reused)
-{
-    size_t class_bytes;
-    unsigned index;
-    served_t served = {0};
     ca_cache_t *cache = enter_for(arena, *bytes, &index, &class_bytes);
 
     if (!cache)
         return -EAGAIN;
-    take(cache, index, &served);
+    take(cache, stream, index, served);
     ca_cache_exit(cache);
-    if (!served.block)
-        refill(arena, cache, index, class_bytes, &served);
-    if (!served.block && !ready_only)
-        ask(arena, cache, index, class_bytes, &served);
-    if (!served.block) {
+    if (!served->block && !stream)
+        refill(arena, cache, index, class_bytes, served);
+    if (!served->block && !stream && !ready_only)
+        ask(arena, cache, index, class_bytes, served);
+    if (!served->block) {
         *bytes = class_bytes;
         return -EAGAIN;
     }
-    *block = served.block;
-    *address = served.address;
-    if (reused)
-        *reused = served.reused;
-    if (served.grown)
+    if (served->grown)
         ca_count(pool_misses);
     else
         ca_count(pool_hits);
@@ -464,12 +441,17 @@ int ca_cached_alloc(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, bool r
                     ca_block_t **block, uint64_t *address, bool *reused)
 {
     size_t asked = bytes;
-    int rc = stream && !ca_stream_is_legacy(stream)
-                 ? ca_cache_alloc_on(stream, &bytes, block, address, reused)
-                 : ca_cache_alloc(arena, &bytes, ready_only, block, address, reused);
+    served_t served = {0};
+    const ca_stream_t *ordered = stream && !ca_stream_is_legacy(stream) ? stream : NULL;
+    int rc = ca_cache_alloc(arena, ordered, &bytes, ready_only, &served);
 
-    if (rc == 0)
+    if (rc == 0) {
+        *block = served.block;
+        *address = served.address;
+        if (reused)
+            *reused = served.reused;
         return 0;
+    }
     if (ready_only)
         return ca_arena_alloc_ready(arena, stream, bytes, block, address, reused);
     rc = ca_arena_alloc(arena, stream, bytes, block, address, reused);

@@ -329,10 +329,7 @@ void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
     copy_params(arena, cache);
     cache->precise = ca_stream_precise(arena);
     atomic_store(&cache->entry, CA_CACHE_LOCKED_OUT);
-    cache->prev = NULL;
     cache->next = arena->caches;
-    if (cache->next)
-        cache->next->prev = cache;
     arena->caches = cache;
     arena->cache_count++;
     /* Tags go on where they were: no block of an earlier arena is left that has one. */
@@ -348,12 +345,10 @@ void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache)
     lock_out(cache);
     empty(arena, cache);
     ca_cache_forget_marks(arena, cache); /* it may serve another arena next */
-    if (cache->prev)
-        cache->prev->next = cache->next;
-    else
-        arena->caches = cache->next;
-    if (cache->next)
-        cache->next->prev = cache->prev;
+    ca_cache_t **link = &arena->caches;
+    while (*link != cache)
+        link = &(*link)->next;
+    *link = cache->next;
     arena->cache_count--;
     atomic_store(&cache->arena, NULL);
 }

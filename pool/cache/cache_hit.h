@@ -136,8 +136,19 @@ CA_INLINE bool ca_cache_enter_with(ca_cache_t *cache, const ca_block_t *block)
     return false;
 }
 
-/* A block of the class that is ready, live from now on, or NULL; and whether some part of it was
- * handed out before, where the caller wants to know. */
+/* The block has left its place: it is live from now on. Sets whether some part of it was handed out
+ * before, where the caller wants to know. */
+CA_INLINE ca_block_t *ca_cache_serve(ca_cache_t *cache, ca_block_t *block, bool *reused)
+{
+    if (reused)
+        *reused = __atomic_load_n(&block->touched, __ATOMIC_RELAXED);
+    ca_block_set_state(block, CA_BLOCK_LIVE);
+    ca_thread_counts_take(&cache->cached_bytes, ca_block_size(block));
+    cache->allocs++;
+    return block;
+}
+
+/* A block of the class that is ready, or NULL. */
 CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, size_t index, bool *reused)
 {
     ca_cache_class_t *class = &cache->classes[index];
@@ -145,13 +156,7 @@ CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, size_t index, bool *reuse
 
     if (!block || !(ca_cache_has_passed(cache, block) || CA_MUTATED(reuse_cached)))
         return NULL;
-    ca_cache_shift(class, block);
-    if (reused)
-        *reused = __atomic_load_n(&block->touched, __ATOMIC_RELAXED);
-    ca_block_set_state(block, CA_BLOCK_LIVE);
-    ca_thread_counts_take(&cache->cached_bytes, ca_block_size(block));
-    cache->allocs++;
-    return block;
+    return ca_cache_serve(cache, ca_cache_shift(class, block), reused);
 }
 
 /* Where a block of a class that was freed on a stream lies. */
@@ -174,11 +179,7 @@ CA_INLINE ca_block_t *ca_cache_take_ordered(ca_cache_t *cache, const ca_stream_t
         (ordered->stream != stream && !CA_MUTATED(reuse_across_streams)))
         return NULL;
     ordered->block = NULL;
-    *reused = __atomic_load_n(&block->touched, __ATOMIC_RELAXED);
-    ca_block_set_state(block, CA_BLOCK_LIVE);
-    ca_thread_counts_take(&cache->cached_bytes, ca_block_size(block));
-    cache->allocs++;
-    return block;
+    return ca_cache_serve(cache, block, reused);
 }
 
 /* Keeps a live block of this class that is freed on the stream, where its place is free. */

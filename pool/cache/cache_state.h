@@ -54,7 +54,7 @@ struct ca_cache {
     bool used;                 /* it published some since ca_caches_flush_idle */
     bool async_frees;          /* see ca_cached_free_async */
     void *context;             /* the arena's */
-    ca_cache_t *prev, *next;   /* of the same arena, under its lock */
+    ca_cache_t *next;          /* of the same arena, under its lock */
     ca_cache_t *next_of_thread; /* of the same thread */
     ca_cache_class_t classes[CA_CACHE_CLASSES];
     ca_cache_ordered_t ordered[CA_CACHE_ORDERED];
@@ -109,7 +109,7 @@ CA_INLINE ca_block_t *ca_cache_shift(ca_cache_class_t *class, ca_block_t *first)
     class->first = next;
     class->count--;
     if (next)
-        ca_block_prefetch(next);
+        __builtin_prefetch(next);
     else
         class->end = &class->first;
     return first;
