@@ -227,28 +227,6 @@ static ca_block_t *take(ca_arena_t *arena, ca_stream_t *stream, size_t size)
     return found || !stream ? found : ca_stream_take(stream, size, CA_TAKE_CUT);
 }
 
-int ca_arena_alloc_ready(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
-                         uint64_t *address, bool *reused)
-{
-    if (bytes > CA_BYTES_MOST)
-        return -EAGAIN;
-    size_t size = in_pages(arena, ca_round_request(&arena->params, bytes ? bytes : 1));
-
-    begin_alloc(arena);
-    if (!stream)
-        ca_arena_serve_in_order(arena);
-    bool asks = !stream && ca_warmup_asks(arena, size);
-    ca_block_t *found = asks ? NULL : take(arena, stream, size);
-    if (found)
-        hand_out(found, block, address, reused);
-    ca_lock_drop(&arena->lock);
-
-    if (!found)
-        return -EAGAIN;
-    ca_count(pool_hits);
-    return 0;
-}
-
 /* What is ready, serves in order, or has passed. Drops the lock. */
 static __attribute__((noinline)) ca_block_t *take_passed(ca_arena_t *arena, size_t size)
 {
@@ -291,11 +269,11 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
     return found ? 0 : -EAGAIN;
 }
 
-int ca_arena_alloc(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
-                   uint64_t *address, bool *reused)
+static int serve(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, bool ready_only,
+                 ca_block_t **block, uint64_t *address, bool *reused)
 {
     if (bytes > CA_BYTES_MOST)
-        return -ENOMEM;
+        return ready_only ? -EAGAIN : -ENOMEM;
     size_t asked = ca_round_request(&arena->params, bytes ? bytes : 1);
     size_t size = in_pages(arena, asked);
     bool grown = false;
@@ -304,13 +282,16 @@ int ca_arena_alloc(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_bloc
     begin_alloc(arena);
     if (!stream)
         ca_arena_serve_in_order(arena);
-    if (!stream && ca_warmup_asks(arena, size)) {
+    bool asks = !stream && ca_warmup_asks(arena, size);
+    if (asks && !ready_only) {
         int cancellation = ca_arena_enter(arena);
         ca_epoch_reap(arena, &arena->plain_fences, REAP_BY_ALLOC, false);
         ca_arena_leave(arena, cancellation);
     }
-    ca_block_t *found = take(arena, stream, size);
-    if (!found) {
+    ca_block_t *found = asks && ready_only ? NULL : take(arena, stream, size);
+    if (!found && ready_only) {
+        rc = -EAGAIN;
+    } else if (!found) {
         int cancellation = ca_arena_enter(arena);
         rc = ca_ladder_climb(arena, stream, size, asked, &found, &grown);
         ca_arena_leave(arena, cancellation);
@@ -324,6 +305,18 @@ int ca_arena_alloc(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_bloc
     else if (rc == 0)
         ca_count(pool_hits);
     return rc;
+}
+
+int ca_arena_alloc(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
+                   uint64_t *address, bool *reused)
+{
+    return serve(arena, stream, bytes, false, block, address, reused);
+}
+
+int ca_arena_alloc_ready(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
+                         uint64_t *address, bool *reused)
+{
+    return serve(arena, stream, bytes, true, block, address, reused);
 }
 
 ca_arena_t *ca_block_arena(const ca_block_t *block)
@@ -514,10 +507,8 @@ bool ca_arena_revive(ca_arena_t *arena)
 void ca_arena_note_free_bytes(ca_arena_t *arena, size_t bytes)
 {
     ca_lock_take(&arena->lock);
-    if (bytes < arena->free_bytes) {
+    if (bytes < arena->free_bytes)
         ca_grow_set_found(arena, bytes);
-        ca_grow_set_free_bytes(arena, bytes);
-    }
     ca_lock_drop(&arena->lock);
 }
 

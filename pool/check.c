@@ -83,7 +83,7 @@ static const char *check_segment(const ca_arena_t *arena, const ca_segment_t *se
     return at == end ? NULL : "blocks do not tile their segment";
 }
 
-static const char *check_bins(const ca_bins_t *bins, ca_pool_t pool, size_t *count)
+static const char *check_bins(const ca_bins_t *bins, ca_block_state_t state, size_t *count)
 {
     for (unsigned row = 0; row < CA_BIN_ROWS; row++) {
         if (((bins->rows >> row) & 1) != (bins->subs[row] != 0))
@@ -95,9 +95,11 @@ static const char *check_bins(const ca_bins_t *bins, ca_pool_t pool, size_t *cou
             for (; block; prev = block, block = block->next, ++*count) {
                 unsigned its_row, its_sub;
                 ca_bin_of(ca_block_size(block), &its_row, &its_sub);
-                if (its_row != row || its_sub != sub || ca_block_segment(block)->pool != pool)
+                if (its_row != row || its_sub != sub ||
+                    (state == CA_BLOCK_READY &&
+                     bins != &block->arena->bins[ca_block_segment(block)->pool]))
                     return "a block is in the wrong bin";
-                if (block->state != CA_BLOCK_READY || ca_block_prev(block) != prev)
+                if (block->state != state || ca_block_prev(block) != prev)
                     return "a bin's list is wrong";
             }
         }
@@ -152,7 +154,7 @@ static const char *check_lists(const ca_arena_t *arena, const sums_t *sums)
     const char *broken = NULL;
 
     for (unsigned pool = 0; pool < CA_POOLS && !broken; pool++)
-        broken = check_bins(&arena->bins[pool], (ca_pool_t)pool, &ready);
+        broken = check_bins(&arena->bins[pool], CA_BLOCK_READY, &ready);
     if (!broken)
         broken = check_queue(&arena->plain_fences, &pending);
     if (!broken)
@@ -160,9 +162,11 @@ static const char *check_lists(const ca_arena_t *arena, const sums_t *sums)
     if (!broken && arena->owed && (arena->owed->count || arena->owed->marks))
         broken = "an epoch that is in no list holds something";
     for (ca_stream_t *stream = arena->streams; stream && !broken; stream = stream->next) {
-        size_t before = pending;
+        size_t before = pending, listed = 0;
         broken = check_queue(&stream->fences, &pending);
-        if (!broken && ca_stream_listed(stream) != pending - before)
+        if (!broken)
+            broken = check_bins(stream->bins, CA_BLOCK_PENDING, &listed);
+        if (!broken && listed != pending - before)
             broken = "a stream's bins do not hold its pending blocks";
         if (!broken && pending > before && !stream->busy)
             broken = "a stream with pending blocks is not among the busy ones";

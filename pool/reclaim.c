@@ -15,14 +15,6 @@
 
 /* --- trim ------------------------------------------------------------------------------------- */
 
-/* Makes what has passed ready, and closes every open epoch that can get a fence. */
-static void drain(ca_arena_t *arena)
-{
-    ca_epoch_reap(arena, &arena->plain_fences, SIZE_MAX, true);
-    ca_ladder_close(arena);
-    ca_blocks_merge(arena);
-}
-
 /* The same waits as before an out-of-memory of the pool itself: see ladder.c. Where the
  * ladder has waited in vain just before, these waits are shorter (CA_STUCK_SHARE). */
 static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
@@ -55,7 +47,10 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
         ca_caches_flush_idle(arena);
     else
         ca_caches_lock_out(arena);
-    drain(arena);
+    /* What has passed becomes ready, and every open epoch is closed that can get a fence. */
+    ca_epoch_reap(arena, &arena->plain_fences, SIZE_MAX, true);
+    ca_ladder_close(arena);
+    ca_blocks_merge(arena);
     if (how == CA_TRIM_ASKED && arena->no_fences)
         ca_epoch_synchronize(arena);
     size_t released = how == CA_TRIM_POLL ? 0 : ca_give_back(arena, bytes, CA_GIVE_IDLE);
@@ -110,13 +105,14 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
     ca_lock_take(&arena->lock);
     int cancellation = ca_arena_enter(arena);
     if (!arena->pins)
-        ca_pin_merge(arena);
+        ca_pin_merge(arena, 0);
     ca_segment_t *segment = idle_longer(arena, ticks);
-    /* Looked for again where the lock may have been dropped in between. */
-    if (segment && waits)
-        segment = ca_epoch_device_idle(arena) ? idle_longer(arena, ticks) : NULL;
-    else if (segment) /* what is ready in order may be in flight, and the real free does not wait */
-        segment = ca_nothing_in_flight(arena) ? idle_longer(arena, ticks) : NULL;
+    /* What is ready in order may be in flight, and the real free need not wait. Looked for again
+     * where the lock may have been dropped in between. */
+    if (segment)
+        segment = (waits ? ca_epoch_device_idle(arena) : ca_nothing_in_flight(arena))
+                      ? idle_longer(arena, ticks)
+                      : NULL;
     size_t released = segment ? ca_give_segment(arena, segment, CA_FREE_IDLE) : 0;
     size_t pages = segment || !ca_arena_serving(arena) ? 0 : ca_range_idle_longer(arena, ticks);
     while (released < pages && ca_nothing_in_flight(arena)) {
@@ -146,29 +142,18 @@ void ca_arena_pin(ca_arena_t *arena, bool on)
     ca_lock_drop(&arena->lock);
 }
 
-void ca_pin_merge(ca_arena_t *arena)
+ca_block_t *ca_pin_merge(ca_arena_t *arena, size_t bytes)
 {
-    ca_blocks_merge(arena);
-    if (!arena->unmerged)
-        return;
-    ca_view_merge(arena);
-    for (ca_segment_t *segment = arena->segments; segment; segment = segment->next)
-        ca_segment_merge(arena, segment);
-    arena->unmerged = false;
-}
+    ca_segment_t *segment = arena->segments;
+    ca_block_t *block = NULL;
 
-ca_block_t *ca_pin_take(ca_arena_t *arena, size_t bytes)
-{
+    ca_blocks_merge(arena);
     if (!arena->unmerged)
         return NULL;
     ca_view_merge(arena);
-    for (ca_segment_t *segment = arena->segments; segment; segment = segment->next) {
-        ca_block_t *block = NULL;
-        if (ca_segment_merge(arena, segment))
+    for (; segment && !block; segment = segment->next)
+        if (ca_segment_merge(arena, segment) && bytes)
             block = ca_block_take(arena, bytes, UINT_MAX);
-        if (block)
-            return block;
-    }
-    arena->unmerged = false;
-    return NULL;
+    arena->unmerged = block;
+    return block;
 }

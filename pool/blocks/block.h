@@ -268,12 +268,6 @@ static inline bool ca_block_touch(ca_block_t *block)
     return before;
 }
 
-/* All that the fast path reads of it. */
-static inline void ca_block_prefetch(const ca_block_t *block)
-{
-    __builtin_prefetch(block);
-}
-
 static inline size_t ca_round_up(size_t bytes, size_t unit)
 {
     return (bytes + unit - 1) & ~(unit - 1);

@@ -173,8 +173,7 @@ void ca_block_give(ca_arena_t *arena, ca_block_t *block)
     ca_bins_insert(bins_of(arena, ca_block_segment(block)), block);
 }
 
-/* Takes a ready block out of its bin. */
-static void unready(ca_arena_t *arena, ca_block_t *block)
+void ca_block_unready(ca_arena_t *arena, ca_block_t *block)
 {
     ca_bins_remove(bins_of(arena, ca_block_segment(block)), block);
     arena->ready -= ca_block_size(block);
@@ -196,30 +195,21 @@ static void dissolve(ca_arena_t *arena, ca_block_t *block)
 
 static void merge_ready(ca_arena_t *arena, ca_block_t *block)
 {
-    ca_bins_t *bins = bins_of(arena, ca_block_segment(block));
     ca_block_t *lower = ca_block_lower(block), *upper = ca_block_upper(block);
 
-    if (lower && ca_block_state(lower) == CA_BLOCK_READY) {
-        size_t bytes = ca_block_size(lower) + ca_block_size(block);
-        lower->touched |= block->touched; /* what was live is touched: enough for all three */
-        arena->ready += ca_block_size(block);
-        dissolve(arena, block);
-        if (upper && ca_block_state(upper) == CA_BLOCK_READY) {
-            bytes += ca_block_size(upper);
-            ca_bins_remove(bins, upper);
-            dissolve(arena, upper);
-        }
-        ca_bins_resize(bins, lower, bytes);
-    } else if (upper && ca_block_state(upper) == CA_BLOCK_READY) {
-        upper->touched |= block->touched;
-        ca_block_forget(upper);
-        ca_record_set_address(&upper->record, block->address);
-        arena->ready += ca_block_size(block);
-        ca_bins_resize(bins, upper, ca_block_size(upper) + ca_block_size(block));
-        dissolve(arena, block);
-    } else {
-        ca_block_give(arena, block);
+    if (upper && ca_block_state(upper) == CA_BLOCK_READY) {
+        ca_block_unready(arena, upper);
+        ca_block_join(arena, block);
     }
+    if (!lower || ca_block_state(lower) != CA_BLOCK_READY) {
+        ca_block_give(arena, block);
+        return;
+    }
+    size_t bytes = ca_block_size(block);
+    lower->touched |= block->touched; /* what was live is touched: enough for all */
+    arena->ready += bytes;
+    dissolve(arena, block);
+    ca_bins_resize(bins_of(arena, ca_block_segment(lower)), lower, ca_block_size(lower) + bytes);
 }
 
 void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
@@ -252,12 +242,13 @@ bool ca_segment_merge(ca_arena_t *arena, ca_segment_t *segment)
 {
     bool merged = false;
 
-    /* From below: a block's lower neighbour is not ready any more, so the upper one takes it in. */
-    for (ca_block_t *block = segment->first, *upper; (upper = ca_block_upper(block)) != NULL;
-         block = upper) {
-        if (ca_block_state(block) != CA_BLOCK_READY || ca_block_state(upper) != CA_BLOCK_READY)
+    /* From below: a block's lower neighbour is not ready any more, so it takes the upper one in. */
+    for (ca_block_t *block = segment->first, *upper; (upper = ca_block_upper(block)) != NULL;) {
+        if (ca_block_state(block) != CA_BLOCK_READY || ca_block_state(upper) != CA_BLOCK_READY) {
+            block = upper;
             continue;
-        unready(arena, block);
+        }
+        ca_block_unready(arena, block);
         merge_ready(arena, block);
         merged = true;
     }
@@ -369,7 +360,7 @@ ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t byte
         served = split(arena, block, bytes);
     if (!served) {
         /* A perfect fit; or the request gets the rest too, without host memory to describe it. */
-        unready(arena, block);
+        ca_block_unready(arena, block);
         served = block;
     }
     ca_block_live(arena, served);
@@ -535,34 +526,6 @@ ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes)
 }
 
 /* --- ranges and views ------------------------------------------------------------------------- */
-
-void ca_block_claim(ca_arena_t *arena, ca_block_t *block)
-{
-    unready(arena, block);
-    block->state = CA_BLOCK_LENT;
-}
-
-ca_block_t *ca_block_lend(ca_arena_t *arena, ca_block_t *block, uint64_t at, size_t bytes)
-{
-    ca_block_t *below = NULL, *lent = block;
-
-    if (at > block->address) {
-        if (!(below = split(arena, block, at - block->address)))
-            return NULL;
-        ca_block_give(arena, below);
-    }
-    if (ca_block_size(block) > bytes)
-        lent = split(arena, block, bytes);
-    else
-        unready(arena, block);
-    if (lent) {
-        lent->state = CA_BLOCK_LENT;
-    } else if (below) { /* in one piece again */
-        unready(arena, block);
-        merge_ready(arena, block);
-    }
-    return lent;
-}
 
 ca_block_t *ca_block_cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {

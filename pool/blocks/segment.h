@@ -89,18 +89,14 @@ void ca_blocks_merge(ca_arena_t *arena); /* all of it; nothing where the arena h
 
 /* --- for ranges and views: blocks that are lent, or holes, are in no list --------------------- */
 
-/* A ready block, or `bytes` of it from `at` on, is lent. The second returns that part, or NULL
- * where there is no host memory. */
-void ca_block_claim(ca_arena_t *arena, ca_block_t *block);
-ca_block_t *ca_block_lend(ca_arena_t *arena, ca_block_t *block, uint64_t at, size_t bytes);
-
 /* Cuts the lowest `bytes` off, which are then a block in the same state. NULL as above. */
 ca_block_t *ca_block_cut(ca_arena_t *arena, ca_block_t *block, size_t bytes);
 
 /* Takes in its upper neighbour. */
 void ca_block_join(ca_arena_t *arena, ca_block_t *block);
 
-/* Ready, and not merged with what is beside it. */
+/* Ready, and not merged with what is beside it; and in no list again. */
 void ca_block_give(ca_arena_t *arena, ca_block_t *block);
+void ca_block_unready(ca_arena_t *arena, ca_block_t *block);
 
 #endif

@@ -16,6 +16,9 @@
 #include "pool/state.h"
 #include "pool/fence/stream.h"
 
+_Atomic uint64_t ca_fence_last;
+_Thread_local ca_fence_freed_t ca_fence_freed[CA_FENCE_CONTEXTS];
+
 static void list_append(ca_epoch_list_t *list, ca_epoch_t *epoch)
 {
     epoch->next = NULL;
@@ -88,7 +91,7 @@ void ca_epoch_push(ca_arena_t *arena, ca_fence_queue_t *fences, ca_block_t *bloc
     if (fences->stream)
         ca_stream_list(fences->stream, block);
     else if (ca_block_size(block) >= CA_EPOCH_LARGE * scale(arena) ||
-             ca_warmup_closes(arena, ca_block_size(block)))
+             (ca_block_size(block) > CA_WARMUP_CLOSES && ca_warmup_may_ask(arena)))
         fences->open->urgent = true;
 }
 
@@ -311,6 +314,18 @@ static void release_fence(const ca_arena_t *arena, void *fence, bool lent)
         ca_upstream_fence_release(arena->upstream, arena->context, fence);
 }
 
+/* An epoch in no list ends, and its fence with it. Drops the lock. */
+static void release(ca_arena_t *arena, ca_epoch_t *epoch)
+{
+    void *fence = epoch->fence;
+    bool lent = epoch->lent;
+
+    ca_slab_give(&arena->epochs, epoch);
+    ca_lock_drop(&arena->lock);
+    release_fence(arena, fence, lent);
+    ca_lock_take(&arena->lock);
+}
+
 void ca_epoch_close(ca_arena_t *arena, ca_fence_queue_t *fences, ca_closer_t by)
 {
     ca_stream_t *stream = fences->stream;
@@ -371,14 +386,8 @@ int ca_epoch_answer(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
         list_remove(&epoch->fences->closed, epoch);
         release_blocks(arena, epoch);
     }
-    if (epoch->passed && epoch->users == 0) {
-        void *fence = epoch->fence;
-        bool lent = epoch->lent;
-        ca_slab_give(&arena->epochs, epoch);
-        ca_lock_drop(&arena->lock);
-        release_fence(arena, fence, lent);
-        ca_lock_take(&arena->lock);
-    }
+    if (epoch->passed && epoch->users == 0)
+        release(arena, epoch);
     return answer;
 }
 
@@ -391,12 +400,8 @@ void ca_epochs_end(ca_arena_t *arena, ca_fence_queue_t *fences)
         arena->owed = NULL;
     }
     while ((epoch = fences->closed.head)) {
-        void *fence = epoch->fence;
-        bool lent = epoch->lent;
         list_remove(&fences->closed, epoch);
-        ca_lock_drop(&arena->lock);
-        release_fence(arena, fence, lent);
-        ca_lock_take(&arena->lock);
+        release(arena, epoch);
     }
 }
 

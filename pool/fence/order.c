@@ -107,6 +107,14 @@ static void *unused_fence(debt_t *debt)
     return debt->lent ? NULL : fence;
 }
 
+/* What that returned of each. */
+static void release(void *context, void *const unused[DEBTS])
+{
+    for (unsigned i = 0; i < DEBTS; i++)
+        if (unused[i])
+            ca_upstream_fence_release(upstream, context, unused[i]);
+}
+
 /* A number for a poll: what was recorded before has a lower one. */
 static uint64_t next_number(void)
 {
@@ -318,9 +326,7 @@ static bool go_about_all(way_t way, void *queue)
     }
     recount();
     ca_lock_drop(&lock);
-    for (unsigned i = 0; i < DEBTS; i++)
-        if (unused[i])
-            ca_upstream_fence_release(upstream, context, unused[i]);
+    release(context, unused);
     return all;
 }
 
@@ -546,9 +552,7 @@ void ca_order_forget(const void *context)
     recount();
     atomic_store(&ca_order_gate.only, NULL);
     ca_lock_drop(&lock);
-    for (unsigned i = 0; i < DEBTS; i++)
-        if (unused[i])
-            ca_upstream_fence_release(upstream, owner, unused[i]);
+    release(owner, unused);
 }
 
 void ca_order_end(const char *why)

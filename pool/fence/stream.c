@@ -116,18 +116,6 @@ void ca_stream_unlist(ca_stream_t *stream, ca_block_t *block)
     ca_bins_remove(stream->bins, block);
 }
 
-size_t ca_stream_listed(const ca_stream_t *stream)
-{
-    size_t count = 0;
-
-    for (unsigned row = 0; row < CA_BIN_ROWS; row++)
-        for (unsigned sub = 0; sub < CA_BIN_SUBS; sub++)
-            for (const ca_block_t *block = stream->bins->heads[row][sub]; block;
-                 block = block->next)
-                count++;
-    return count;
-}
-
 bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
 {
     size_t most = arena->free_bytes / CA_EPOCH_FREE_SHARE;
@@ -196,14 +184,6 @@ void ca_streams_close(ca_arena_t *arena)
             evacuate(stream);
     }
     ca_streams_walked(arena);
-}
-
-bool ca_streams_open(const ca_arena_t *arena)
-{
-    for (const ca_stream_t *stream = arena->busy; stream; stream = stream->next_busy)
-        if (stream->fences.open->count > 0)
-            return true;
-    return false;
 }
 
 size_t ca_streams_closed(const ca_arena_t *arena)

@@ -80,9 +80,6 @@ void ca_streams_walked(ca_arena_t *arena);
 void ca_stream_list(ca_stream_t *stream, ca_block_t *block);
 void ca_stream_unlist(ca_stream_t *stream, ca_block_t *block);
 
-/* How many it has; counts them. */
-size_t ca_stream_listed(const ca_stream_t *stream);
-
 /* Whether its open epoch is to be closed by this free. */
 bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open);
 
@@ -102,9 +99,6 @@ void ca_stream_make_precise(ca_arena_t *arena);
 /* Closes the open epochs of all streams of the arena, on behalf of an allocation that found nothing
  * else, also where a fence could not be had a moment ago. Drops the lock. */
 void ca_streams_close(ca_arena_t *arena);
-
-/* Whether any of them has something in its open epoch. */
-bool ca_streams_open(const ca_arena_t *arena);
 
 /* How many closed epochs all of them have. */
 size_t ca_streams_closed(const ca_arena_t *arena);

@@ -82,11 +82,6 @@ bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes)
            arena->reserved + segment - arena->warmup_from <= ca_warmup_uncounted(arena);
 }
 
-bool ca_grow_by_nothing(const ca_arena_t *arena, size_t bytes)
-{
-    return arena->range && ca_view_needs(arena, bytes, arena->range->unit) == 0;
-}
-
 /* Obtains a segment of exactly `segment_bytes`. Drops the lock. */
 static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_block_t **block)
 {
@@ -142,7 +137,7 @@ static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
 
     if (arena->pins)
         return NULL;
-    ca_pin_merge(arena);
+    ca_pin_merge(arena, 0);
     /* Every growth comes here, and there may be thousands of segments. */
     ca_segment_t *first = arena->vacant ? arena->segments : NULL;
     for (ca_segment_t *segment = first; segment; segment = segment->next)
@@ -212,10 +207,19 @@ static size_t free_bytes_now(const ca_arena_t *arena)
     return available < allowed ? available : allowed;
 }
 
+/* That may open the caches or lock them out. */
+static void set_free_bytes(ca_arena_t *arena, size_t bytes)
+{
+    arena->free_bytes = bytes;
+    arena->estimate_after = arena->operations + ESTIMATE_EVERY;
+    ca_caches_review(arena);
+}
+
 void ca_grow_set_found(ca_arena_t *arena, size_t bytes)
 {
     arena->estimate.found = bytes;
     arena->estimate.held = arena->reserved;
+    set_free_bytes(arena, bytes);
 }
 
 /* Asks upstream what it has. Drops the lock. */
@@ -223,35 +227,26 @@ static void estimate_free(ca_arena_t *arena)
 {
     size_t held = arena->reserved;
 
+    arena->estimate_after = arena->operations + ESTIMATE_EVERY; /* for others, meanwhile */
     ca_lock_drop(&arena->lock);
     size_t found = ca_upstream_available(arena->upstream, arena->context);
     ca_lock_take(&arena->lock);
     arena->estimate = (ca_free_estimate_t){found, held, ca_clock_ns() + CA_ESTIMATE_SERVES_NS};
-}
-
-void ca_grow_set_free_bytes(ca_arena_t *arena, size_t bytes)
-{
-    arena->free_bytes = bytes;
-    arena->estimate_after = arena->operations + ESTIMATE_EVERY;
-    ca_caches_review(arena);
+    set_free_bytes(arena, free_bytes_now(arena));
 }
 
 void ca_grow_estimate_again(ca_arena_t *arena)
 {
-    if (arena->operations < arena->estimate_after || !ca_caches_lack_memory(arena) ||
-        !ca_arena_serving(arena))
-        return;
-    arena->estimate_after = arena->operations + ESTIMATE_EVERY; /* for others, meanwhile */
-    estimate_free(arena);
-    if (ca_arena_serving(arena))
-        ca_grow_set_free_bytes(arena, free_bytes_now(arena));
+    if (arena->operations >= arena->estimate_after && ca_caches_lack_memory(arena) &&
+        ca_arena_serving(arena))
+        estimate_free(arena);
 }
 
 /* Upstream has `bytes` more, which it got back. */
 static void add_free_bytes(ca_arena_t *arena, size_t bytes)
 {
     if (arena->free_bytes < SIZE_MAX - bytes && !arena->retired)
-        ca_grow_set_free_bytes(arena, arena->free_bytes + bytes);
+        set_free_bytes(arena, arena->free_bytes + bytes);
 }
 
 static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
@@ -282,7 +277,8 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     bool estimated = !estimate_serves(arena, preferred, headroom);
     if (estimated)
         estimate_free(arena);
-    ca_grow_set_free_bytes(arena, free_bytes_now(arena));
+    else
+        set_free_bytes(arena, free_bytes_now(arena));
     for (unsigned i = 0; i < 3 && rc == -ENOMEM; i++) {
         if (i > 0 && sizes[i] == sizes[i - 1])
             continue;
@@ -300,19 +296,16 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
         if (rc == -ENOMEM && !estimated) { /* others have got it since */
             estimated = true;
             estimate_free(arena);
-            ca_grow_set_free_bytes(arena, free_bytes_now(arena));
         }
     }
-    if (rc == -ENOMEM && !headroom) {
+    if (rc == -ENOMEM && !headroom)
         ca_grow_set_found(arena, 0);
-        ca_grow_set_free_bytes(arena, 0);
-    }
     return rc;
 }
 
 int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
 {
-    if (ca_grow_by_nothing(arena, bytes)) {
+    if (ca_view_needs_none(arena, bytes)) {
         int made = ca_view_make(arena, bytes, 0, block);
         if (made != -ENOSYS)
             return made;
@@ -321,10 +314,11 @@ int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block
     if (ca_block_withheld(arena, bytes))
         ca_mixed_grows(arena);
     int rc = try_sizes(arena, bytes, headroom, block);
-    if (rc == -ENOSYS) /* no range after all */
+    /* No range after all; or the first badly aligned address may have left too little: from now on
+     * there is slack. */
+    if (rc == -ENOSYS || (rc == -ENOBUFS && arena->slack != slack))
         rc = try_sizes(arena, bytes, headroom, block);
-    /* The first badly aligned address may have left too little; from now on there is slack. */
-    return rc == -ENOBUFS && arena->slack != slack ? try_sizes(arena, bytes, headroom, block) : rc;
+    return rc;
 }
 
 ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
@@ -334,7 +328,7 @@ ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
     /* Looking for what may go back may have merged what is needed. */
     ca_block_t *block = ca_block_take_any(arena, bytes);
     if (!block)
-        block = ca_pin_take(arena, bytes);
+        block = ca_pin_merge(arena, bytes);
     return block ? block : ca_block_take_elsewhere(arena, bytes);
 }
 
@@ -398,14 +392,13 @@ bool ca_nothing_in_flight(ca_arena_t *arena)
  * and the program freed it long ago: so the question is asked before each. Drops the lock. */
 static ca_segment_t *next_that_may_go(ca_arena_t *arena, ca_give_t which)
 {
-    if (!ca_arena_serving(arena))
-        return NULL;
-    ca_segment_t *segment = next_to_go(arena, which);
-    if (segment && !arena->params.host && ca_order_owes(arena->context))
-        segment = ca_nothing_in_flight(arena) ? next_to_go(arena, which) : NULL;
-    if (!segment || !arena->params.host)
+    bool host = arena->params.host;
+    ca_segment_t *segment = ca_arena_serving(arena) ? next_to_go(arena, which) : NULL;
+
+    if (!segment || (!host && !ca_order_owes(arena->context)))
         return segment;
-    return ca_epoch_device_idle(arena) && ca_arena_serving(arena) ? next_to_go(arena, which) : NULL;
+    bool may = host ? ca_epoch_device_idle(arena) : ca_nothing_in_flight(arena);
+    return may && ca_arena_serving(arena) ? next_to_go(arena, which) : NULL;
 }
 
 /* Pages go only where nothing is in flight, whatever `which` says of the rest. */

@@ -18,9 +18,6 @@ typedef struct ca_free_estimate {
 /* Whether growing now is better than waiting for pending memory. */
 bool ca_grow_allowed(const ca_arena_t *arena);
 
-/* Whether it takes no memory: what is ready has just to be mapped in one piece (view.h). */
-bool ca_grow_by_nothing(const ca_arena_t *arena, size_t bytes);
-
 /* Whether the arena grows before it takes the cached blocks of several threads. Not where little is
  * live, beside which a segment is much, and not of host memory. */
 bool ca_grow_spares_caches(const ca_arena_t *arena);
@@ -33,11 +30,9 @@ bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes);
 /* Whether the limit refuses a segment of `bytes`. */
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes);
 
-/* What upstream has left, as the caller has just found. */
+/* What upstream has left to grow by, as the caller has just found. That may open the caches or lock
+ * them out. */
 void ca_grow_set_found(ca_arena_t *arena, size_t bytes);
-
-/* How much is left to grow by. That may open the caches or lock them out. */
-void ca_grow_set_free_bytes(ca_arena_t *arena, size_t bytes);
 
 /* For a free that has closed its epoch: where free memory was short by the last estimate, which may
  * be long ago, this asks again. Drops the lock. */
@@ -79,10 +74,9 @@ void ca_give_exported(ca_arena_t *arena);
  * nothing is in flight for as long as the lock is held. */
 bool ca_nothing_in_flight(ca_arena_t *arena);
 
-/* Merges whatever pin mode left unmerged; only when it is off. No call upstream, as the next. */
-void ca_pin_merge(ca_arena_t *arena);
-
-/* When memory has run out, on or off: merges segment by segment until the request fits, or NULL. */
-ca_block_t *ca_pin_take(ca_arena_t *arena, size_t bytes);
+/* Merges what pin mode left unmerged, segment by segment, until a request of `bytes` fits: when
+ * memory has run out, whether the mode is on or off. Or all of it, with 0, only when it is off. No
+ * call upstream. */
+ca_block_t *ca_pin_merge(ca_arena_t *arena, size_t bytes);
 
 #endif

@@ -48,6 +48,7 @@
 #include "pool/growth/warmup.h"
 #include "pool/state.h"
 #include "pool/fence/stream.h"
+#include "pool/range/view.h"
 
 #define REAP_MOST 16                                    /* epochs asked about before growing */
 #define OVERDUE_STEPS 16                                /* of the last wait */
@@ -180,8 +181,7 @@ static bool rung_caches(climb_t *c)
         ca_caches_lock_out(c->arena);
     else if ((c->block = ca_caches_yield(c->arena, c->bytes)))
         return over(c, 0);
-    return search(c) ||
-           ((c->arena->plain_fences.open->count > 0 || ca_streams_open(c->arena)) && rung_open(c));
+    return search(c) || rung_open(c);
 }
 
 /* Polls however lately the last query failed, because a segment costs more than a query. It polls
@@ -201,7 +201,7 @@ static bool rung_policy(climb_t *c)
 {
     if (c->arena->params.reuse == CA_POOL_REUSE_WAIT && rung_joined(c))
         return true;
-    if (!ca_grow_allowed(c->arena) && !ca_grow_by_nothing(c->arena, c->bytes))
+    if (!ca_grow_allowed(c->arena) && !ca_view_needs_none(c->arena, c->bytes))
         return false;
     return rung_asked(c) || grow(c);
 }

@@ -113,12 +113,6 @@ static inline bool ca_warmup_asks(const ca_arena_t *arena, size_t bytes)
            !arena->pins && ca_arena_serving(arena);
 }
 
-/* Whether a plain free of a block of this size is to close its epoch. */
-static inline bool ca_warmup_closes(const ca_arena_t *arena, size_t bytes)
-{
-    return bytes > CA_WARMUP_CLOSES && ca_warmup_may_ask(arena);
-}
-
 /* Some MiB of host memory do not matter, and its fences are dear. */
 static inline bool ca_warmup_small(const ca_arena_t *arena)
 {

@@ -286,6 +286,27 @@ static int begin(ca_arena_t *arena)
     return 0;
 }
 
+ca_block_t *ca_range_lend_part(ca_arena_t *arena, ca_block_t *block, uint64_t at, size_t bytes)
+{
+    size_t skipped = at - block->address;
+
+    ca_block_unready(arena, block);
+    ca_block_t *below = skipped ? ca_block_cut(arena, block, skipped) : NULL, *lent = NULL;
+    if (below || !skipped)
+        lent = ca_block_size(block) > bytes ? ca_block_cut(arena, block, bytes) : block;
+    if (below && !lent) { /* in one piece again */
+        ca_block_join(arena, below);
+        block = below;
+    } else if (below) {
+        ca_block_give(arena, below);
+    }
+    if (lent != block)
+        ca_block_give(arena, block);
+    if (lent)
+        lent->state = CA_BLOCK_LENT;
+    return lent;
+}
+
 /* Holes, and what is ready beside them, come out of all lists. */
 static ca_block_t *claim(ca_arena_t *arena, const ca_fill_t *fill)
 {
@@ -299,9 +320,9 @@ static ca_block_t *claim(ca_arena_t *arena, const ca_fill_t *fill)
     }
     block->state = CA_BLOCK_LENT;
     if (fill->below)
-        ca_block_claim(arena, fill->below);
+        ca_range_lend_part(arena, fill->below, fill->below->address, ca_block_size(fill->below));
     if (fill->above)
-        ca_block_claim(arena, fill->above);
+        ca_range_lend_part(arena, fill->above, fill->above->address, ca_block_size(fill->above));
     return block;
 }
 

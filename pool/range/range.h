@@ -136,6 +136,10 @@ void ca_range_find_ready(ca_arena_t *arena);
  * -ENOSYS: no host memory. */
 int ca_range_lend(ca_arena_t *arena, size_t bytes, bool whole, ca_block_t **lent);
 
+/* `bytes` of a ready block from `at` on are lent: returns that part, or NULL where there is no host
+ * memory, which all of a block needs none of. */
+ca_block_t *ca_range_lend_part(ca_arena_t *arena, ca_block_t *block, uint64_t at, size_t bytes);
+
 /* Lent blocks become ready, and merge. The next one is behind `next`. */
 void ca_range_return(ca_arena_t *arena, ca_block_t *lent);
 

@@ -129,7 +129,7 @@ int ca_range_lend(ca_arena_t *arena, size_t bytes, bool whole, ca_block_t **lent
     while (from > first && end - range->pages[from].at < bytes)
         from--;
     uint64_t at = range->pages[from].at;
-    *lent = ca_block_lend(arena, block, at, whole || end - at < bytes ? end - at : bytes);
+    *lent = ca_range_lend_part(arena, block, at, whole || end - at < bytes ? end - at : bytes);
     return *lent ? 0 : -ENOSYS;
 }
 

@@ -81,7 +81,7 @@ static bool lend(ca_arena_t *arena, ca_view_t *view, size_t bytes)
             run += page_of(range, view, i)->page.bytes;
         if (run > bytes)
             run = bytes;
-        ca_block_t *lent = ca_block_lend(arena, part_at(page->ready, at), at, run);
+        ca_block_t *lent = ca_range_lend_part(arena, part_at(page->ready, at), at, run);
         *end = lent;
         if (!lent) {
             ca_range_return(arena, view->lent);
@@ -262,6 +262,11 @@ size_t ca_view_needs(const ca_arena_t *arena, size_t bytes, size_t page)
         return 0;
     size_t more = ca_round_up(bytes - ready, page);
     return ready && !range->stuck && ca_range_hole(range, more) ? more : SIZE_MAX;
+}
+
+bool ca_view_needs_none(const ca_arena_t *arena, size_t bytes)
+{
+    return arena->range && ca_view_needs(arena, bytes, arena->range->unit) == 0;
 }
 
 /* Kept views go, oldest first, until there are few enough. False: some may be in flight. Drops the

@@ -56,6 +56,8 @@ ca_block_t *ca_view_take(ca_arena_t *arena, ca_pool_t pool, size_t bytes);
 /* The new memory that a view for the request takes, in pages of `page`; SIZE_MAX: none can be made.
  */
 size_t ca_view_needs(const ca_arena_t *arena, size_t bytes, size_t page);
+/* Whether it takes none: what is ready has just to be mapped in one piece. */
+bool ca_view_needs_none(const ca_arena_t *arena, size_t bytes);
 
 /* Makes a view and takes the request from it: results as of ca_range_grow. `page` 0: with no new
  * memory. Drops the lock. */

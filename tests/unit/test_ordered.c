@@ -149,7 +149,7 @@ static void a_place_is_of_one_stream_at_a_time(void **state)
     assert_false(meet(&second, address, BYTES));
     put_on(other, &second); /* the other one's goes to the heap */
     assert_int_equal(ca_caches_bytes(arena), class_bytes(BYTES));
-    assert_int_equal(ca_stream_listed(streams[0]), 1);
+    assert_int_equal(streams[0]->fences.open->count, 1);
     sound();
 }
 
@@ -238,7 +238,7 @@ static void the_end_of_a_thread_leaves_it_to_the_stream(void **state)
     (void)state;
     on_thread(leave_on_a_stream, NULL);
     assert_int_equal(ca_caches_bytes(arena), 0);
-    assert_int_equal(ca_stream_listed(streams[0]), 1);
+    assert_int_equal(streams[0]->fences.open->count, 1);
     sound();
 }
 
