@@ -89,7 +89,7 @@ if [ "${TORCH:-}" ]; then
     check "a step of PyTorch takes two thirds at most" trains_faster
     sed 's/^/            /' said
     check "its leak has the name of its function in Python" \
-        grep 'remember at pytorch.py:25' torch
+        grep 'remember at pytorch.py:24' torch
     sed -n '/^LEAK SUMMARY/p; /remember at pytorch.py/{p;q}' torch | sed 's/^/            /'
     rm v/lib/python3*/site-packages/torch.pth
 fi
