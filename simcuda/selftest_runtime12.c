@@ -43,6 +43,31 @@ static void properties(void)
     (void)cudaGetLastError();
 }
 
+static void pointers(void)
+{
+    struct cudaPointerAttributes a;
+    char whole[sizeof a + 96];
+    void *p = NULL, *pinned = NULL;
+    OK(cudaMalloc(&p, 256));
+    OK(cudaMallocHost(&pinned, 256));
+    memset(whole, 0x5a, sizeof whole);
+    OK(cudaPointerGetAttributes((struct cudaPointerAttributes *)(void *)whole, (char *)p + 7));
+    for (size_t i = sizeof a; i < sizeof whole; i++) {
+        IS(whole[i] == 0x5a);
+    }
+    memcpy(&a, whole, sizeof a);
+    IS(a.type == cudaMemoryTypeDevice && a.device == 0);
+    IS(a.devicePointer == (char *)p + 7 && a.hostPointer == NULL);
+    OK(cudaPointerGetAttributes(&a, pinned));
+    IS(a.type == cudaMemoryTypeHost && a.hostPointer == pinned);
+    OK(cudaPointerGetAttributes(&a, whole));
+    IS(a.type == cudaMemoryTypeUnregistered && a.hostPointer == whole);
+    IS(cudaPointerGetAttributes(NULL, p) == cudaErrorInvalidValue);
+    (void)cudaGetLastError();
+    OK(cudaFreeHost(pinned));
+    OK(cudaFree(p));
+}
+
 /* The header makes the name above _v2's; the plain one has CUDA 11's three arguments. */
 extern cudaError_t plain_capture_info(cudaStream_t s, enum cudaStreamCaptureStatus *status,
                                       unsigned long long *id) __asm__("cudaStreamGetCaptureInfo");
@@ -109,6 +134,7 @@ static void nodes(void)
 int main(void)
 {
     properties();
+    pointers();
     captures();
     managed();
     nodes();

@@ -102,6 +102,31 @@ RT_TWIN(c12_cudaMemPrefetchAsync, _ptsz,
     return rt_err(drv->cuMemPrefetchAsync(rt_dev(ptr), bytes, location(device), 0, stream));
 }
 
+/* --- pointers --------------------------------------------------------------------------------- */
+
+/* CUDA 13's has a reserve at its end, beyond the memory of a caller of CUDA 12. */
+typedef struct {
+    enum cudaMemoryType type;
+    int device;
+    void *device_pointer, *host_pointer;
+} pointer_12_t;
+
+_Static_assert(sizeof(pointer_12_t) == 24, "CUDA 12's cudaPointerAttributes");
+
+extern cudaError_t pointer_attributes_13(struct cudaPointerAttributes *out,
+                                         const void *ptr) __asm__("rt_pointer_attributes_13");
+
+OLD(cudaPointerGetAttributes, (pointer_12_t * out, const void *ptr));
+RT_EXPORT cudaError_t c12_cudaPointerGetAttributes(pointer_12_t *out, const void *ptr)
+{
+    struct cudaPointerAttributes found;
+    if (out == NULL)
+        return rt_done(cudaErrorInvalidValue);
+    RT_TRY(pointer_attributes_13(&found, ptr));
+    *out = (pointer_12_t){found.type, found.device, found.devicePointer, found.hostPointer};
+    return cudaSuccess;
+}
+
 /* --- properties ------------------------------------------------------------------------------- */
 
 /* The fields of CUDA 12's cudaDeviceProp in their order; X has a type, a name and how many (0: no
