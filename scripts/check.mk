@@ -378,6 +378,27 @@ run-bench-torch: all $(filter $(BENCH_PYTHON),$(TEST_TOOLS))
 	@python3 -B tests/bench/torch_steps.py --build $B $(if $(PYTHON),--python '$(PYTHON)') \
 	    $(if $(TORCH_SCRIPT),--script '$(TORCH_SCRIPT)') $(BENCH_FLAGS)
 
+# VENVS="2.15 2.9 others": only these.
+torch-venv: ## what check-torch runs: PyTorch 2.15 and 2.9 (4.3 GB, ten minutes each) and other packages
+	@scripts/torch_venv.sh $(VENVS)
+
+# TORCH="DIR...", PYTHON_CUDA=DIR: other environments than those of torch-venv. K=NAME: those tests.
+COMPLETE = $(patsubst %/complete,%,$(wildcard build/$(1)/complete))
+TORCH ?= $(call COMPLETE,torch-*)
+PYTHON_CUDA ?= $(call COMPLETE,python-cuda)
+check-torch: ## PyTorch and other packages on the simulated CUDA, with and without the library
+	@scripts/deps.sh
+	$(AGAIN) run-check-torch
+
+run-check-torch: all $B/libcachealloc-debug.so
+	@if [ -z "$(strip $(TORCH)$(PYTHON_CUDA))" ]; then \
+	    echo "check-torch: skipped: no PyTorch in build/torch-*, and TORCH= names none (make torch-venv)"; \
+	else \
+	    CA_TORCH="$(abspath $(TORCH))" CA_PYTHON_CUDA="$(abspath $(PYTHON_CUDA))" BUILD_DIR=$B \
+	        $$(scripts/deps.sh --python) -B -m pytest tests/test_torch.py -n $(JOBS) --timeout=900 \
+	        $(if $(K),-k '$(K)') $(PYTEST_FLAGS); \
+	fi
+
 static: ## clang-format, cppcheck, clang-tidy, shellcheck, and cuda.h against our lists
 	@scripts/deps.sh --static
 	@CUDA_INC=$(CUDA_INC) TIDY=$(TIDY) scripts/check_static.sh
@@ -494,4 +515,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros check-launchers run-check-launchers matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-fit run-bench-fit bench-torch run-bench-torch static format docs deps dist deb run-deb wheel run-wheel install uninstall clean help
+.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros check-launchers run-check-launchers matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-fit run-bench-fit bench-torch run-bench-torch torch-venv check-torch run-check-torch static format docs deps dist deb run-deb wheel run-wheel install uninstall clean help

@@ -29,7 +29,8 @@ SKIPPED = 77  # exit status of a program that could not test; its last line says
 # What the caller's environment must not decide, make's own variables included.
 FOREIGN = ("ALLOC_CONF", "CACHEALLOC_CONF", "SIMCUDA", "LD_PRELOAD", "LD_LIBRARY_PATH",
            "CA_MUTATION", "CA_CLOCK_DIVISOR", "CA_TESTED_FAULT", "CA_TIER", "MAKEFLAGS",
-           "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD", "BUILD_DIR")
+           "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD", "BUILD_DIR",
+           "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
 
 
 def sanitizer_env():
