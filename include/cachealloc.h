@@ -25,6 +25,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -135,6 +136,61 @@ typedef int (*cachealloc_oom_t)(size_t bytes, int device, int pinned, void *arg)
  * the library serves, with cudaFree and its kin. It is not called inside itself. NULL: no function.
  * There is one; another call replaces it, while threads may still be in the old one. */
 CACHEALLOC_API int cachealloc_on_oom(cachealloc_oom_t fn, void *arg);
+
+/* --- memory in the order of a stream ---------------------------------------------------------- */
+
+/* Device memory of the pool, in the order of `stream`: what is freed on a stream serves further
+ * calls on it at once, since what they submit runs behind it, and other streams once the work is
+ * done, or by making them wait for it. `stream` is a cudaStream_t (CUstream) of `device`: NULL and
+ * 1 are the legacy default stream, 2 the calling thread's own. `device` is an ordinal, -1 the
+ * current one; it need not be current, and where the thread has no context of it the default
+ * streams are those of its primary context, which is made where it is not there, and then kept.
+ *
+ * `alignment` is 0 or a power of two: up to 512 is always met, up to 4,096 from 64 KiB on. With 0
+ * bytes the answer is NULL. Otherwise NULL sets errno, as malloc does:
+ * ENOMEM: out of memory, after all that cudaMalloc would try. EINVAL: an alignment that is not met,
+ * or no such device, or the stream is not one of it. EBUSY: the stream is being captured, and was
+ * before the first of these calls, or where the library sees no captures (below). ENODEV: no CUDA
+ * driver. ENOTSUP: nothing is served in this process. EIO: the context is broken.
+ *
+ * In a capture the memory is no node of the graph. What is allocated or freed while a stream is
+ * captured is kept, once freed, at its address for the graph, until cachealloc_trim after the
+ * graph was destroyed, as with `capture:keep`.
+ *
+ * Memory of these calls ends with its context. It may be freed by cudaFree or cudaFreeAsync too.
+ *
+ * A process may also open the library (dlopen) instead of preloading it. Then these calls serve,
+ * and everything that concerns their memory, but no other call is seen: cachealloc_free alone frees
+ * such memory (cudaFree may take what lies around it along), a free on a stream that the program
+ * made records an event at once, in a capture nothing is served (but see
+ * cachealloc_torch_begin_pool), and _exit writes no report. */
+CACHEALLOC_API void *cachealloc_alloc(size_t bytes, size_t alignment, int device, void *stream);
+
+/* Frees memory of cachealloc_alloc behind the work that is on `stream` now, any stream of any
+ * device; or other memory, as cudaFreeAsync does. `bytes` is not used. NULL is no error.
+ * EINVAL: not the start of live memory (said on stderr, as option `log` allows), or no such stream.
+ * Others as above; the memory then stays allocated. */
+CACHEALLOC_API int cachealloc_free(void *pointer, size_t bytes, int device, void *stream);
+
+/* Work of `stream` uses the memory beside that of the stream that it was allocated on: its
+ * cachealloc_free is then behind all work of the context. ENOENT: no live memory begins there. */
+CACHEALLOC_API int cachealloc_record_stream(void *pointer, void *stream);
+
+/* The same in the forms that PyTorch's CUDAPluggableAllocator takes, for cachealloc.torch:
+ * alloc_fn, free_fn and record_stream_fn, and what it calls around a capture (or another use of a
+ * pool), by which memory is kept for graphs where the library is not preloaded. PyTorch takes NULL
+ * for memory: the function of cachealloc_torch_on_refusal is called before that, and may throw
+ * through this library; its parameters are a function, a file, a line and a message. */
+typedef void (*cachealloc_torch_refuse_t)(const char *function, const char *file, uint32_t line,
+                                          const char *message);
+CACHEALLOC_API void cachealloc_torch_on_refusal(cachealloc_torch_refuse_t refuse);
+CACHEALLOC_API void *cachealloc_torch_alloc(ssize_t size, int device, void *stream);
+CACHEALLOC_API void cachealloc_torch_free(void *pointer, ssize_t size, int device, void *stream);
+CACHEALLOC_API void cachealloc_torch_record_stream(void *pointer, void *stream);
+CACHEALLOC_API void cachealloc_torch_begin_pool(int device, uint64_t first, uint64_t second,
+                                                void *filter);
+CACHEALLOC_API void cachealloc_torch_end_pool(int device, uint64_t first, uint64_t second);
+CACHEALLOC_API void cachealloc_torch_release_pool(int device, uint64_t first, uint64_t second);
 
 /* --- single allocations ----------------------------------------------------------------------- */
 

@@ -67,6 +67,7 @@ typedef struct ca_arena_params {
     unsigned gc_threshold;
     bool whole_pages;    /* blocks have pages of their own, where that wastes little:
                             pool/range/range.h */
+    bool unseen_ends;    /* streams are destroyed without ca_stream_retire: see ca_stream_t */
     size_t small;        /* requests up to this size get segments of their own; 0 for none */
     size_t device_bytes; /* of this memory in all, the host's for host memory; 0 when unknown */
     uint64_t warmup; /* allocations and frees after a growth: see pool/growth/warmup.h; 0: none */
@@ -108,6 +109,9 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined);
 ca_stream_t *ca_arena_legacy_stream(ca_arena_t *arena, void *queue);
 
 bool ca_stream_is_legacy(const ca_stream_t *stream);
+
+/* Whether it is destroyed without a word (params.unseen_ends). */
+bool ca_stream_unseen(const ca_stream_t *stream);
 
 /* A number of the stream's in its arena, never given to another one; 0 where there is none left. */
 uint16_t ca_stream_number(const ca_stream_t *stream);

@@ -525,7 +525,7 @@ void ca_cached_free_on(ca_block_t *block, ca_stream_t *stream)
     if (legacy && ca_arena_context(ca_block_arena(block)) == arena->context &&
         keep_for_now(block, stream))
         return;
-    ca_cache_t *cache = legacy ? NULL : kept_by(arena, block);
+    ca_cache_t *cache = legacy || ca_stream_unseen(stream) ? NULL : kept_by(arena, block);
     if (cache && ca_cache_enter_with(cache, block)) {
         unsigned index = (unsigned)ca_cache_mark_of(block) - 1;
         bool kept = ca_cache_put_ordered(cache, stream, index, block);

@@ -32,6 +32,11 @@ bool ca_stream_is_legacy(const ca_stream_t *stream)
     return stream->kind == CA_STREAM_LEGACY;
 }
 
+bool ca_stream_unseen(const ca_stream_t *stream)
+{
+    return __atomic_load_n(&stream->unseen, __ATOMIC_RELAXED); /* without the lock */
+}
+
 uint16_t ca_stream_number(const ca_stream_t *stream)
 {
     return __atomic_load_n(&stream->number, __ATOMIC_RELAXED); /* without the lock */
@@ -122,7 +127,7 @@ bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
 
     ca_stream_kind_t kind = open->fences->stream->kind;
 
-    if (ca_stream_precise(arena) || kind == CA_STREAM_ELSEWHERE)
+    if (ca_stream_precise(arena) || kind == CA_STREAM_ELSEWHERE || open->fences->stream->unseen)
         return open->count > 0;
     if (kind == CA_STREAM_LEGACY)
         return open->count >= CA_STREAM_EPOCH_BLOCKS || open->bytes >= CA_STREAM_LEGACY_BYTES;
@@ -167,7 +172,7 @@ void ca_stream_reopened(ca_stream_t *stream, int rc)
 
 static bool may_record(const ca_stream_t *stream)
 {
-    return !stream->confined || pthread_equal(stream->owner, pthread_self());
+    return !stream->unseen && (!stream->confined || pthread_equal(stream->owner, pthread_self()));
 }
 
 void ca_streams_close(ca_arena_t *arena)
@@ -362,7 +367,7 @@ static ca_stream_t *make_lasting(ca_arena_t *arena, ca_stream_kind_t kind, void 
         return NULL;
     stream->kind = kind;
     stream->queue = queue;
-    stream->retired = stream->confined = false;
+    stream->retired = stream->confined = stream->unseen = false;
     number(arena, stream);
     return stream;
 }
@@ -411,6 +416,7 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
         number(arena, stream);
         arena->living_streams++;
         stream->confined = confined;
+        stream->unseen = arena->params.unseen_ends && !confined;
         stream->owner = pthread_self();
         stream->fences.close_after = stream->fences.query_after = 0;
         if (ca_stream_precise(arena)) /* what others keep, this one could not join */
@@ -444,7 +450,7 @@ void ca_stream_retire(ca_stream_t *stream)
         stream->retired = true; /* no thread begins to record on it from here on */
         arena->living_streams--;
         ca_caches_give_streams(arena, stream, false);
-        if (!stream->confined) {
+        if (!stream->confined && !stream->unseen) {
             ca_epoch_close(arena, &stream->fences, CA_BY_ALLOC);
             ca_epoch_reap(arena, &stream->fences, SIZE_MAX, true);
         }

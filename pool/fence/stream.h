@@ -55,6 +55,9 @@ struct ca_stream {
     uint16_t number; /* see ca_stream_number */
     bool busy;       /* has pending blocks, or fences: see ca_streams_walk */
     bool retired;    /* destroyed: no block joins it any more */
+    /* It may be destroyed without a word: its queue is used in calls on it alone, so that every
+     * free has its fence at once, and no thread's cache keeps it. */
+    bool unseen;
     bool confined;   /* only its own thread can record fences on it */
     pthread_t owner; /* that thread */
     /* Launches that wait for all before them: begun, and the last one that was made. `handed`: the

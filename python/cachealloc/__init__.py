@@ -2,7 +2,9 @@
 
 The library must be preloaded: LD_PRELOAD=libcachealloc.so python3 program.py. This module can be
 imported without it: preloaded() is then false, mark() and phase() do nothing, library_path() says
-where it lies, and everything else raises NotPreloadedError.
+where it lies, and everything else raises NotPreloadedError. cachealloc.torch, .cupy, .numba and
+.rmm make it the allocator of those libraries, and open it where it is not preloaded: it then serves
+them alone, and nothing else of the process is seen.
 
     import cachealloc
 
@@ -29,9 +31,9 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 from ._files import library_path
 
 __all__ = ["Buffer", "CudaError", "Error", "Info", "NotPreloadedError", "Stats", "UnsupportedError",
-           "alias", "dump", "empty", "info", "is_registered", "library_path", "mark", "on_oom",
-           "phase", "pin_mode", "preloaded", "register", "report_journal", "set_pin_mode", "stats",
-           "trim", "unregister", "version"]
+           "alias", "allocate", "dump", "empty", "free", "info", "is_registered", "library_path",
+           "mark", "on_oom", "open_library", "phase", "pin_mode", "preloaded", "register",
+           "report_journal", "set_pin_mode", "stats", "trim", "unregister", "version"]
 
 
 class Error(RuntimeError):
@@ -78,6 +80,21 @@ _SIGNATURES = {
     "cachealloc_unregister": (ctypes.c_int, ctypes.c_void_p),
     "cachealloc_is_registered": (ctypes.c_int, ctypes.c_void_p),
     "cachealloc_python": (ctypes.c_int, ctypes.c_void_p),
+    "cachealloc_alloc": (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int,
+                         ctypes.c_void_p),
+    "cachealloc_free": (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int,
+                        ctypes.c_void_p),
+    "cachealloc_record_stream": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),
+    # Their addresses alone are used: PyTorch calls them.
+    "cachealloc_torch_on_refusal": (None, ctypes.c_void_p),
+    "cachealloc_torch_alloc": (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p),
+    "cachealloc_torch_free": (None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int,
+                              ctypes.c_void_p),
+    "cachealloc_torch_record_stream": (None, ctypes.c_void_p, ctypes.c_void_p),
+    "cachealloc_torch_begin_pool": (None, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64,
+                                    ctypes.c_void_p),
+    "cachealloc_torch_end_pool": (None, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64),
+    "cachealloc_torch_release_pool": (None, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64),
     "cudaMalloc": (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t),
     "cudaFree": (ctypes.c_int, ctypes.c_void_p),
 }
@@ -88,9 +105,17 @@ class _DlInfo(ctypes.Structure):
                 ("address", ctypes.c_void_p)]
 
 
+_opened: List[ctypes.CDLL] = []  # by open_library
+
+
 @functools.lru_cache(maxsize=None)
 def _library() -> Optional[ctypes.CDLL]:
-    """The preloaded library by its own handle, which leads to its cudaMalloc too; or None."""
+    """The library by its own handle, which leads to its cudaMalloc too; or None."""
+    return _preloaded_library() or (_opened[0] if _opened else None)
+
+
+@functools.lru_cache(maxsize=None)
+def _preloaded_library() -> Optional[ctypes.CDLL]:
     process = ctypes.CDLL(None)
     try:
         anchor = ctypes.cast(process.cachealloc_version, ctypes.c_void_p)
@@ -161,8 +186,31 @@ def _address(pointer: Any) -> int:
 
 
 def preloaded() -> bool:
-    """Whether the library is there."""
-    return _library() is not None
+    """Whether the library is preloaded (or linked), so that it serves the whole process."""
+    return _preloaded_library() is not None
+
+
+def open_library() -> str:
+    """Opens the library of library_path() where none is preloaded; the path of the one that serves.
+    What the process allocates by other calls than allocate() is then not seen, and not in its
+    reports."""
+    if _library() is None:
+        path = "libcachealloc.so"
+        try:
+            path = library_path()
+            _opened.append(ctypes.CDLL(path))
+        except FileNotFoundError as error:
+            raise Error(str(error)) from None
+        except OSError as error:
+            raise Error(f"{path}: {error}") from None
+        for cached in (_library, _function, _marker):
+            cached.cache_clear()
+    return _library()._name or library_path()
+
+
+def _address_of(name: str) -> int:
+    """Of a function of the library, for a caller in C."""
+    return ctypes.cast(_function(name), ctypes.c_void_p).value or 0
 
 
 def version() -> str:
@@ -298,6 +346,60 @@ def on_oom(function: Optional[Callable[[int, int, bool], Any]]) -> None:
     _oom_functions.append(wanted)
     _check("on_oom", _function("cachealloc_on_oom")(
         ctypes.cast(wanted, ctypes.c_void_p) if wanted else None, None))
+
+
+# --- memory in the order of a stream --------------------------------------------------------------
+
+
+def allocate(size: int, stream: Any = 0, device: int = -1, alignment: int = 0) -> int:
+    """The address of device memory in the order of `stream` (a handle: an int, or an object that
+    has one as `cuda_stream`, `ptr` or `handle`, or __cuda_stream__), as cachealloc_alloc of cachealloc.h; 0 for 0 bytes."""
+    number = _size(size)
+    ctypes.set_errno(0)
+    address = _allocator()(number, _size(alignment), device, _stream(stream))
+    if not address and number:
+        code = ctypes.get_errno()
+        if code == errno.ENOMEM:
+            raise MemoryError(f"allocate: {number} bytes of device memory: out of memory")
+        _check(f"allocate: {number} bytes", code or errno.EIO, _REASONS_ORDERED.get(code))
+    return address or 0
+
+
+def free(pointer: Any, stream: Any = 0, device: int = -1) -> None:
+    """Frees that memory, or other device memory, behind the work that is on `stream` now."""
+    code = _function("cachealloc_free")(_address(pointer), 0, device, _stream(stream))
+    _check(f"free({_address(pointer):#x})", code, _REASONS_ORDERED.get(code))
+
+
+_REASONS_ORDERED = {errno.EINVAL: "no live memory begins there, or no such device, stream or "
+                                  "alignment",
+                    errno.EBUSY: "the stream is being captured, and the library does not see "
+                                 "captures here",
+                    errno.ENODEV: "there is no CUDA driver", errno.EIO: "the driver answers errors"}
+
+
+@functools.lru_cache(maxsize=None)
+def _allocator() -> Callable[..., Any]:
+    """cachealloc_alloc, which answers by errno."""
+    _function("cachealloc_alloc")
+    library = ctypes.CDLL(_library()._name, use_errno=True)
+    function = library["cachealloc_alloc"]
+    function.restype, *function.argtypes = _SIGNATURES["cachealloc_alloc"]
+    return function
+
+
+_PER_THREAD = 2  # the calling thread's own default stream
+
+
+def _stream(stream: Any) -> int:
+    """The handle of a stream, by the names that libraries give it; None is the legacy stream."""
+    if hasattr(stream, "__cuda_stream__"):
+        return stream.__cuda_stream__()[1]
+    for name in ("cuda_stream", "ptr", "handle"):
+        if hasattr(stream, name):
+            stream = getattr(stream, name)
+            break
+    return operator.index(getattr(stream, "value", stream) or 0)
 
 
 # --- phases ---------------------------------------------------------------------------------------

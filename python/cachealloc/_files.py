@@ -23,9 +23,15 @@ def _find(name: str, places: tuple) -> str:
 
 
 def library_path() -> str:
-    """The library that came with this package, as a path for LD_PRELOAD. It need not be preloaded.
-    FileNotFoundError says where it was looked for."""
-    return _find("libcachealloc.so", _LIBRARIES)
+    """The library that the variable CACHEALLOC_LIBRARY names, otherwise the one that came with this
+    package, as a path for LD_PRELOAD. It need not be preloaded. FileNotFoundError says where it was
+    looked for."""
+    named = os.environ.get("CACHEALLOC_LIBRARY")
+    if not named:
+        return _find("libcachealloc.so", _LIBRARIES)
+    if not os.path.isfile(named):
+        raise FileNotFoundError(f"{named}, which CACHEALLOC_LIBRARY names, is no file")
+    return os.path.abspath(named)
 
 
 def launcher_path() -> str:

@@ -113,6 +113,12 @@ CUresult ca_device_free(const ca_allocation_t *record)
     return give(record, record->kind != CA_KIND_ASYNC, NULL, NULL);
 }
 
+CUresult ca_device_free_behind_all(const ca_allocation_t *record)
+{
+    return ca_device_lost(record) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                  : give(record, true, NULL, NULL);
+}
+
 CUresult ca_device_free_plain(const ca_allocation_t *record)
 {
     bool waits = ca_options.free_sync && record->kind != CA_KIND_ASYNC;

@@ -40,6 +40,9 @@ CUresult ca_device_free(const ca_allocation_t *record);
 CUresult ca_device_free_on(const ca_allocation_t *record, ca_stream_t *order,
                            const ca_context_t *user);
 
+/* The same behind all work of the context, whatever stream the memory was allocated on. */
+CUresult ca_device_free_behind_all(const ca_allocation_t *record);
+
 /* The same for the plain free, which waits with free_sync:true. The caller has asked
  * ca_context_check. */
 CUresult ca_device_free_plain(const ca_allocation_t *record);

@@ -12,6 +12,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/graph_memory.h"
 #include "shim/cuda/life_state.h"
+#include "shim/cuda/real_dlsym.h"
 #include "shim/cuda/stream_id.h"
 #include "shim/cuda/streams.h"
 
@@ -64,6 +65,15 @@ bool ca_capture_includes(__typeof__(cuStreamIsCapturing) *ask, CUstream stream)
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+bool ca_capture_asked(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    __typeof__(cuStreamIsCapturing) *ask = ca_driver()->cuStreamIsCapturing;
+    if (ca_hooks_in_place())
+        return ca_capture_includes(ask, stream);
+    return ask && ask(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 /* Closes the gate before a begin call. Returns whether it did: not in a child that cannot use CUDA,
  * where the gate would never open again. */
 static bool close_gate(void)
@@ -76,6 +86,23 @@ static bool close_gate(void)
     /* From now on no stream can be made to wait for what was handed out in flight. */
     ca_order_leave();
     return true;
+}
+
+uint64_t ca_capture_announced(void)
+{
+    if (!close_gate())
+        return 0;
+    uint64_t number = ca_graph_memory_began();
+    if (!number)
+        count(-1);
+    return number;
+}
+
+void ca_capture_announced_end(uint64_t number, const void *graph)
+{
+    ca_graph_memory_captured(graph, number);
+    ca_graph_memory_ended(number);
+    count(-1);
 }
 
 static void forget(size_t at)

@@ -12,6 +12,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/graph_memory.h"
 #include "shim/cuda/life_state.h"
+#include "shim/cuda/real_dlsym.h"
 #include "shim/cuda/unseen.h"
 
 _Thread_local ca_context_last_t ca_context_last;
@@ -171,7 +172,8 @@ ca_context_t *ca_context_current(bool create, CUcontext *handle)
     if (!current)
         return NULL;
     unsigned now = atomic_load_explicit(&ca_context_generation, memory_order_acquire);
-    ca_context_t *context = ca_context_again(current);
+    /* Where no hook sees the end of contexts each call asks for the id (entry_of). */
+    ca_context_t *context = ca_hooks_in_place() ? ca_context_again(current) : NULL;
     if (context)
         return note_asked(context, create);
 
@@ -264,6 +266,6 @@ ca_context_t *ca_context_known(void)
 
 ca_context_t *ca_context_of(CUcontext handle)
 {
-    ca_context_t *context = ca_entry_find(handle);
+    ca_context_t *context = ca_hooks_in_place() ? ca_entry_find(handle) : entry_of(handle);
     return context && context->shares ? context->shares : context;
 }

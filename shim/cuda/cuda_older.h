@@ -60,6 +60,7 @@ typedef void (*CUgraphRecaptureCallback)(void);
 CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **function, int version,
                                      cuuint64_t flags, CUdriverProcAddressQueryResult *status);
 CUresult CUDAAPI cuCtxGetId(CUcontext context, unsigned long long *id);
+CUresult CUDAAPI cuStreamGetId(CUstream stream, unsigned long long *id);
 CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit,
                                    void **jit_values, unsigned jit_count, CUlibraryOption *options,
                                    void **values, unsigned count);

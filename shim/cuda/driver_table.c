@@ -120,6 +120,15 @@ const ca_driver_t *ca_driver_resolve(void *handle)
     return driver;
 }
 
+const ca_driver_t *ca_driver_open(void)
+{
+    const ca_driver_t *driver = ca_driver();
+    if (driver->cuMemAlloc_v2)
+        return driver;
+    void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY); /* kept open, as in ca_driver_resolve */
+    return libcuda ? ca_driver_resolve(libcuda) : driver;
+}
+
 bool ca_driver_wraps(const char *symbol)
 {
     for (size_t i = 0, count = wanted_count(); i < count; i++)

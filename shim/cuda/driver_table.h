@@ -28,6 +28,10 @@ extern __attribute__((visibility("hidden"))) ca_driver_t *_Atomic ca_driver_publ
  * (NULL for none). Never NULL; functions that the driver does not have are NULL in it. */
 const ca_driver_t *ca_driver_resolve(void *handle);
 
+/* The same, of a driver that is opened where the process has not loaded it yet, for the calls of
+ * the library's own interface. */
+const ca_driver_t *ca_driver_open(void);
+
 static inline const ca_driver_t *ca_driver(void)
 {
     ca_lock_assert_none("driver call");

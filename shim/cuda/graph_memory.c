@@ -31,9 +31,17 @@ static _Atomic size_t block_count, kept_bytes;
 static _Atomic bool
     blind; /* without host memory something was not noted: all is kept from now on */
 
+_Atomic bool ca_graph_memory_asked;
+
+void ca_graph_memory_want(void)
+{
+    if (!atomic_load_explicit(&ca_graph_memory_asked, memory_order_relaxed))
+        atomic_store(&ca_graph_memory_asked, true);
+}
+
 static bool on(void)
 {
-    return ca_options.capture == CA_CAPTURE_KEEP;
+    return ca_graph_memory_on();
 }
 
 /* --- under the lock --------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
-/* Memory that captures touched, with `capture:keep`. The pool then serves every call in a capture,
+/* Memory that captures touched, with `capture:keep`, and in programs that allocate by
+ * cachealloc_alloc (ca_graph_memory_want). The pool then serves every call in a capture,
  * and what was allocated or freed while streams are captured may be in a graph: once freed it is
  * kept, at its address and unused, for as long as a graph that may name it is there, and
  * then until cachealloc_trim.
@@ -9,11 +10,22 @@
 #ifndef CA_SHIM_CUDA_GRAPH_MEMORY_H
 #define CA_SHIM_CUDA_GRAPH_MEMORY_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "config/options.h"
 #include "registry/table/registry.h"
+
+/* From now on it does, whatever the option says: cachealloc_alloc serves in captures. */
+extern _Atomic bool ca_graph_memory_asked;
+void ca_graph_memory_want(void);
+
+static inline bool ca_graph_memory_on(void)
+{
+    return ca_options.capture == CA_CAPTURE_KEEP ||
+           atomic_load_explicit(&ca_graph_memory_asked, memory_order_relaxed);
+}
 
 /* A capture has begun, and ended; before it has, what it left, if anything. */
 uint64_t ca_graph_memory_began(void);
@@ -41,7 +53,7 @@ bool ca_graph_memory_wanted(uint64_t address);
 bool ca_graph_memory_keep_slow(const ca_allocation_t *record);
 static inline bool ca_graph_memory_keep(const ca_allocation_t *record)
 {
-    return ca_options.capture == CA_CAPTURE_KEEP && ca_graph_memory_keep_slow(record);
+    return ca_graph_memory_on() && ca_graph_memory_keep_slow(record);
 }
 
 /* What no graph has any more goes back to the pool. */

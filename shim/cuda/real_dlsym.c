@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <string.h>
 #include "base/mutation.h"
 
@@ -63,6 +64,39 @@ void *ca_dlsym_of_c_library(void)
 {
     ca_dlsym_next();
     return (void *)atomic_load_explicit(&c_library_s, memory_order_relaxed);
+}
+
+static bool hooks_in_place = true;
+
+bool ca_hooks_in_place(void)
+{
+    return hooks_in_place;
+}
+
+static bool holds(const struct dl_phdr_info *info, const void *address)
+{
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        if (part->p_type == PT_LOAD &&
+            (uintptr_t)address - (info->dlpi_addr + part->p_vaddr) < part->p_memsz)
+            return true;
+    }
+    return false;
+}
+
+/* The loader lists objects as it loaded them. 1: this library comes first, 2: the C library. */
+static int which_is_first(struct dl_phdr_info *info, size_t bytes, void *c_library)
+{
+    (void)bytes;
+    return holds(info, &hooks_in_place) ? 1 : holds(info, c_library) ? 2 : 0;
+}
+
+__attribute__((constructor)) static void check_hooks(void)
+{
+    void *c_library = ca_dlsym_of_c_library();
+    if (c_library != (void *)no_dlsym)
+        hooks_in_place = dl_iterate_phdr(which_is_first, c_library) != 2;
+    dlerror(); /* a look-up that failed is not the program's */
 }
 
 bool ca_dlsym_is_ucx(void *caller)

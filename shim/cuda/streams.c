@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/mutation.h"
 #include "shim/cuda/driver_table.h"
+#include "shim/cuda/real_dlsym.h"
 
 #define BUCKETS 256 /* at first; a power of two, as later */
 #define OWN_MOST 4  /* contexts in which one thread uses its default stream */
@@ -14,7 +15,8 @@
 typedef struct known {
     struct known *next;
     CUstream handle;
-    CUcontext owner; /* a green one, or the context's own handle */
+    CUcontext owner;       /* a green one, or the context's own handle */
+    unsigned long long id; /* where the stream may end unseen, else 0 */
     ca_context_t *context;
     uint64_t life; /* of the context: with another one the stream has ended */
     ca_stream_t *stream;
@@ -245,10 +247,33 @@ static void sweep(CUstream handle)
     }
 }
 
+/* The driver's id of the stream, which no other one ever has; 0 before CUDA 12. */
+static unsigned long long id_of(CUstream handle)
+{
+    unsigned long long id;
+    __typeof__(cuStreamGetId) *get = ca_driver()->cuStreamGetId;
+    return get && get(handle, &id) == CUDA_SUCCESS ? id : 0;
+}
+
+/* Where no hook sees the end of streams: one that had this handle before is forgotten. Whether the
+ * handle can be trusted at all. */
+static bool is_same_stream(CUstream handle)
+{
+    unsigned long long id = id_of(handle);
+    ca_lock_take(&lock);
+    const known_t *known = find(handle);
+    bool other = known && known->id != id;
+    ca_lock_drop(&lock);
+    if (other)
+        ca_streams_destroyed(handle);
+    return id != 0;
+}
+
 /* Another thread may have been first: then its entry counts. */
 static ca_stream_t *publish(CUstream handle, CUcontext owner, ca_context_t *context)
 {
     uint64_t life = context->life;
+    unsigned long long id = ca_hooks_in_place() ? 0 : id_of(handle);
     ca_stream_t *made = ca_arena_stream(context->arena, handle, false);
     if (!made)
         return NULL;
@@ -257,7 +282,7 @@ static ca_stream_t *publish(CUstream handle, CUcontext owner, ca_context_t *cont
     known_t *known = find(handle);
     known_t *fresh = known ? NULL : ca_slab_take(&slab);
     if (fresh) {
-        *fresh = (known_t){*bucket_of(handle), handle, owner, context, life, made};
+        *fresh = (known_t){*bucket_of(handle), handle, owner, id, context, life, made};
         *bucket_of(handle) = fresh;
         if (++known_count > bucket_count)
             grow();
@@ -333,6 +358,8 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
         (handle == CU_STREAM_PER_THREAD && !CA_MUTATED(own_stream_shared))) {
         return find_default(handle, ask, context, found);
     }
+    if (!ca_hooks_in_place() && !is_same_stream(handle))
+        return CUDA_SUCCESS; /* the driver has to serve it */
     unsigned now = atomic_load_explicit(&generation, memory_order_acquire);
     answer_t *answer = thread_state ? &thread_state->answers[hash_of(handle) % ANSWERS] : NULL;
     if (answer && answer->handle == handle && answer->generation == now &&

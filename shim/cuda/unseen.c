@@ -12,6 +12,7 @@
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/libraries.h"
+#include "shim/cuda/real_dlsym.h"
 #include "shim/cuda/seen.h"
 
 /* By the beginnings of their names. What they submit, or let a device reach, comes by no entry
@@ -93,13 +94,15 @@ static void check_all(void)
 
 void ca_unseen_scan(void)
 {
-    bool changed;
+    bool changed = false;
     if (ended())
         return;
     /* Another thread is at it, or this one was, below a signal handler. */
     if (atomic_flag_test_and_set(&scanning))
         return;
-    if (ca_bindings_past_us(&changed))
+    if (!ca_hooks_in_place())
+        end("the library was opened by the program: its submissions are not seen");
+    else if (ca_bindings_past_us(&changed))
         end("a module calls the driver past this library, by RTLD_DEEPBIND");
     if (changed)
         check_all();

@@ -7,6 +7,8 @@
 #include "registry/table/registry.h"
 #include "shim/alloc/debug_fill.h"
 #include "shim/alloc/oom.h"
+#include "shim/alloc/other_streams.h"
+#include "shim/hooks/api_struct.h"
 #include "shim/alloc/recorder.h"
 #include "shim/alloc/report_lock.h"
 #include "shim/alloc/shared_memory.h"

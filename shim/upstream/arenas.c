@@ -4,6 +4,7 @@
 #include "pool/cache/cache.h"
 #include "pool/fence/order.h"
 #include "pool/range/export.h"
+#include "shim/cuda/real_dlsym.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/backend_async.h"
 #include "shim/upstream/expandable.h"
@@ -65,6 +66,7 @@ static void make(ca_context_t *context)
         .roundup = CA_ROUNDUP_STEPS(ca_options.roundup),
         .gc_threshold = ca_options.gc_threshold,
         .expandable = ca_expandable_wanted(),
+        .unseen_ends = !ca_hooks_in_place(),
         .device_bytes = device_bytes(context->device),
     };
     if (ca_options.ipc == CA_IPC_DEDICATED)

@@ -15,6 +15,7 @@
 #include "shim/cuda/life_state.h"
 #include "shim/upstream/mempools.h"
 #include "shim/upstream/pages.h"
+#include "shim/cuda/real_dlsym.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 
@@ -59,7 +60,8 @@ CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered)
         entered->pushed = true;
         entered->before = current;
     }
-    if (ca_capture_active() && driver->cuThreadExchangeStreamCaptureMode) {
+    if ((ca_capture_active() || !ca_hooks_in_place()) &&
+        driver->cuThreadExchangeStreamCaptureMode) {
         entered->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         entered->relaxed =
             driver->cuThreadExchangeStreamCaptureMode(&entered->mode) == CUDA_SUCCESS;

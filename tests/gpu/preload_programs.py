@@ -143,6 +143,14 @@ WHOLE = ("meminfo",)
 # (command, exit status), with the shim alone.
 SHIM = [
     (("api_external",), 0),
+    (("api_ordered", "basic"), 0),
+    (("api_ordered", "mixed"), 0),
+    (("api_ordered", "recorded"), 0),
+    (("api_ordered", "streams"), 0),
+    (("api_ordered", "handles"), 0),
+    (("api_ordered", "reset"), 0),
+    (("api_ordered", "capture"), 0),
+    (("api_ordered", "fork"), 0),
     (("api_names",), 0),
     (("api_query",), 0),
     (("api_threads", "4", "200"), 0),

@@ -22,7 +22,11 @@
  * async blocking       memory freed on the legacy stream behind work of a blocking one is used on
  *                      another blocking one, which waits for the legacy stream
  * async joined         memory freed on a held stream is taken, and the other stream waits; prints
- *                      whether it was */
+ *                      whether it was
+ *
+ * With ASYNC_BY set it allocates and frees by cachealloc_alloc and cachealloc_free instead: of the
+ * library that is preloaded where it is empty, else of the one at that path, which it opens. */
+#include <dlfcn.h>
 #include <stdbool.h>
 #include <time.h>
 #include "gate.h"
@@ -30,10 +34,40 @@
 #define MIB ((size_t)1 << 20)
 #define STREAMS 8
 
+static void *(*alloc_of_library)(size_t bytes, size_t alignment, int device, void *stream);
+static int (*free_of_library)(void *memory, size_t bytes, int device, void *stream);
+
+static void find_library(void)
+{
+    const char *by = getenv("ASYNC_BY");
+    void *library = by ? dlopen(*by ? by : NULL, RTLD_NOW) : NULL;
+    CHECK(library || !by);
+    if (!by)
+        return;
+    alloc_of_library = (__typeof__(alloc_of_library))dlsym(library, "cachealloc_alloc");
+    free_of_library = (__typeof__(free_of_library))dlsym(library, "cachealloc_free");
+    CHECK(alloc_of_library && free_of_library);
+}
+
+static cudaError_t allocate_on(void **memory, size_t bytes, cudaStream_t stream)
+{
+    if (!alloc_of_library)
+        return cudaMallocAsync(memory, bytes, stream);
+    *memory = alloc_of_library(bytes, 0, -1, stream);
+    return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+static cudaError_t free_on(void *memory, cudaStream_t stream)
+{
+    if (!free_of_library)
+        return cudaFreeAsync(memory, stream);
+    return free_of_library(memory, 0, -1, stream) ? cudaErrorInvalidValue : cudaSuccess;
+}
+
 static char *allocate(size_t bytes, cudaStream_t stream)
 {
     void *memory;
-    OK(cudaMallocAsync(&memory, bytes, stream));
+    OK(allocate_on(&memory, bytes, stream));
     return memory;
 }
 
@@ -66,7 +100,7 @@ static void pairs(uint64_t count)
     const size_t sizes[] = {100, 4096, 300000, 2 * MIB, 64 * MIB};
     cudaStream_t stream = make_stream();
     for (uint64_t i = 0; i < count; i++)
-        OK(cudaFreeAsync(allocate(sizes[i % 5], stream), stream));
+        OK(free_on(allocate(sizes[i % 5], stream), stream));
     OK(cudaStreamSynchronize(stream));
     OK(cudaStreamDestroy(stream));
 }
@@ -86,12 +120,12 @@ static void streams(uint64_t count)
         OK(cudaEventRecord(done, stream[owner]));
         OK(cudaStreamWaitEvent(stream[freer], done, 0));
         if (held[freer])
-            OK(cudaFreeAsync(held[freer], stream[freer]));
+            OK(free_on(held[freer], stream[freer]));
         held[freer] = memory;
     }
     for (int i = 0; i < STREAMS; i++) {
         if (held[i])
-            OK(cudaFreeAsync(held[i], stream[i]));
+            OK(free_on(held[i], stream[i]));
         OK(cudaStreamDestroy(stream[i]));
     }
     OK(cudaEventDestroy(done));
@@ -105,20 +139,20 @@ static void mixed(void)
         void *plain;
         OK(cudaMalloc(&plain, bytes));
         OK(cudaMemsetAsync(plain, i, bytes, stream));
-        OK(cudaFreeAsync(plain, stream));
+        OK(free_on(plain, stream));
         char *ordered = allocate(bytes, stream);
         use(ordered, bytes, 1 + i % 200, stream);
         OK(cudaFree(ordered));
-        OK(cudaFreeAsync(allocate(bytes, stream), stream));
+        OK(free_on(allocate(bytes, stream), stream));
         OK(cudaMalloc(&plain, bytes));
         OK(cudaFree(plain));
-        OK(cudaFreeAsync(allocate(bytes, NULL), NULL));
+        OK(free_on(allocate(bytes, NULL), NULL));
         ordered = allocate(bytes, cudaStreamLegacy);
-        OK(cudaFreeAsync(ordered, cudaStreamPerThread));
+        OK(free_on(ordered, cudaStreamPerThread));
     }
     char *last = allocate(100, stream);
     use(last, 100, 0, stream);
-    OK(cudaFreeAsync(last, stream));
+    OK(free_on(last, stream));
     OK(cudaStreamDestroy(stream));
 }
 
@@ -131,22 +165,22 @@ static void held(void)
     OK(cudaStreamSynchronize(stopped));
     gate_hold(&gate, stopped);
     OK(cudaMemsetAsync(first, 1, bytes, stopped));
-    OK(cudaFreeAsync(first, stopped));
+    OK(free_on(first, stopped));
     for (int i = 0; i < 20; i++) { /* nothing waits for the gate */
         char *elsewhere = allocate(bytes, other);
         CHECK(elsewhere + bytes <= first || first + bytes <= elsewhere);
         use(elsewhere, bytes, 2, other);
-        OK(cudaFreeAsync(elsewhere, other));
+        OK(free_on(elsewhere, other));
         char *there = allocate(bytes, stopped);
         OK(cudaMemsetAsync(there, 3, bytes, stopped));
-        OK(cudaFreeAsync(there, stopped));
+        OK(free_on(there, stopped));
     }
     CHECK(cudaStreamQuery(stopped) == cudaErrorNotReady);
     gate_open(&gate);
     OK(cudaStreamSynchronize(stopped));
     char *last = allocate(100, other);
     use(last, 100, 0, other);
-    OK(cudaFreeAsync(last, other));
+    OK(free_on(last, other));
     OK(cudaStreamDestroy(stopped));
     OK(cudaStreamDestroy(other));
 }
@@ -160,12 +194,12 @@ static void destroyed(void)
         if (i % 3 == 0)
             gate_hold(&gate, stream);
         OK(cudaMemsetAsync(memory, 1, 1 * MIB, stream));
-        OK(cudaFreeAsync(memory, stream));
+        OK(free_on(memory, stream));
         OK(cudaStreamDestroy(stream));
         other = make_stream(); /* with the same handle */
         memory = allocate(1 * MIB, other);
         use(memory, 1 * MIB, i == 299 ? 0 : 2, other);
-        OK(cudaFreeAsync(memory, other));
+        OK(free_on(memory, other));
         gate_open(&gate);
         OK(cudaStreamDestroy(other));
         OK(cudaDeviceSynchronize());
@@ -189,18 +223,18 @@ static void pool(void)
     OK(cudaMemPoolSetAccess(mine, &access, 1));
     OK(cudaMallocFromPoolAsync(&memory, 1000, mine, stream));
     use(memory, 1000, 5, stream);
-    OK(cudaFreeAsync(memory, stream));
+    OK(free_on(memory, stream));
     OK(cudaDeviceGetDefaultMemPool(&standard, 0));
     OK(cudaDeviceSetMemPool(0, mine));
-    OK(cudaFreeAsync(allocate(1000, stream), stream));
+    OK(free_on(allocate(1000, stream), stream));
     OK(cudaDeviceSetMemPool(0, standard));
     OK(cudaDeviceGetMemPool(&current, 0));
     CHECK(current == standard);
-    OK(cudaFreeAsync(allocate(1000, stream), stream));
+    OK(free_on(allocate(1000, stream), stream));
     OK(cudaMemPoolSetAttribute(standard, cudaMemPoolAttrReleaseThreshold, &threshold));
     memory = allocate(1000, stream);
     use(memory, 1000, 0, stream);
-    OK(cudaFreeAsync(memory, stream));
+    OK(free_on(memory, stream));
     OK(cudaStreamSynchronize(stream));
     OK(cudaMemPoolDestroy(mine));
     OK(cudaStreamDestroy(stream));
@@ -213,7 +247,7 @@ static void marks(void)
     uint64_t zero = 0;
     OK(cudaDeviceGetDefaultMemPool(&standard, 0));
     for (int i = 0; i < 100; i++) {
-        OK(cudaFreeAsync(allocate(1 * MIB, stream), stream));
+        OK(free_on(allocate(1 * MIB, stream), stream));
         OK(cudaMemPoolSetAttribute(standard, cudaMemPoolAttrUsedMemHigh, &zero));
         OK(cudaMemPoolSetAttribute(standard, cudaMemPoolAttrReservedMemHigh, &zero));
     }
@@ -229,7 +263,7 @@ static void trim(uint64_t keep)
     for (int i = 0; i < 8; i++)
         memory[i] = allocate(8 * MIB, stream);
     for (int i = 0; i < 8; i++)
-        OK(cudaFreeAsync(memory[i], stream));
+        OK(free_on(memory[i], stream));
     OK(cudaStreamSynchronize(stream));
     OK(cudaMemPoolTrimTo(standard, keep * MIB));
 }
@@ -248,7 +282,7 @@ static void tuned(bool left)
         if (left && round == 0)
             gate_hold(&gate, stream);
         for (unsigned i = 0; i < 3; i++)
-            OK(cudaFreeAsync(memory[i], stream));
+            OK(free_on(memory[i], stream));
         if (round == 0)
             OK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
         if (left && round == 0)
@@ -256,7 +290,7 @@ static void tuned(bool left)
         OK(cudaStreamSynchronize(stream));
     }
     use(memory[0] = allocate(MIB, stream), MIB, 0, stream);
-    OK(cudaFreeAsync(memory[0], stream));
+    OK(free_on(memory[0], stream));
 }
 
 static void refused(void)
@@ -274,7 +308,7 @@ static void refused(void)
     CHECK((codes[0] != 0) + (codes[1] != 0) + (codes[2] != 0) == 1);
     char *memory = allocate(1000, stream);
     use(memory, 1000, 0, stream);
-    OK(cudaFreeAsync(memory, stream));
+    OK(free_on(memory, stream));
     OK(cudaStreamDestroy(stream));
 }
 
@@ -284,7 +318,7 @@ static void *on_own_stream(void *number)
         size_t bytes = 100000 + (size_t)(uintptr_t)number * 1000;
         char *memory = allocate(bytes, cudaStreamPerThread);
         use(memory, bytes, i == 39 ? 0 : 1 + i, cudaStreamPerThread);
-        OK(cudaFreeAsync(memory, cudaStreamPerThread));
+        OK(free_on(memory, cudaStreamPerThread));
     }
     return number;
 }
@@ -307,7 +341,7 @@ static void *set_on_own_stream(void *unused)
 {
     char *memory = allocate(1 * MIB, cudaStreamPerThread);
     OK(cudaMemsetAsync(memory, 1, 1 * MIB, cudaStreamPerThread));
-    OK(cudaFreeAsync(memory, cudaStreamPerThread));
+    OK(free_on(memory, cudaStreamPerThread));
     OK(cudaStreamSynchronize(cudaStreamPerThread));
     return unused;
 }
@@ -320,7 +354,7 @@ static void own(void)
     char *memory = allocate(1 * MIB, cudaStreamPerThread);
     gate_hold(&gate, cudaStreamPerThread);
     OK(cudaMemsetAsync(memory, 2, 1 * MIB, cudaStreamPerThread));
-    OK(cudaFreeAsync(memory, cudaStreamPerThread));
+    OK(free_on(memory, cudaStreamPerThread));
     OK(pthread_create(&other, NULL, set_on_own_stream, NULL));
     OK(pthread_join(other, NULL));
     gate_open(&gate);
@@ -334,10 +368,10 @@ static void deadlock(void)
     char *memory[16];
     for (int i = 0; i < 16; i++)
         memory[i] = allocate(1 * MIB, stopped);
-    OK(cudaFreeAsync(memory[0], stopped));
+    OK(free_on(memory[0], stopped));
     gate_hold(&gate, stopped);
     for (int i = 1; i < 16; i++)
-        OK(cudaFreeAsync(memory[i], stopped));
+        OK(free_on(memory[i], stopped));
     for (int i = 0; i < 16; i++) { /* the gate opens after these have run */
         memory[i] = allocate(1 * MIB, other);
         OK(cudaMemsetAsync(memory[i], i, 1 * MIB, other));
@@ -346,7 +380,7 @@ static void deadlock(void)
     gate_open(&gate);
     OK(cudaStreamSynchronize(stopped)); /* which uses the gate */
     for (int i = 0; i < 16; i++)
-        OK(cudaFreeAsync(memory[i], other));
+        OK(free_on(memory[i], other));
     OK(cudaStreamDestroy(stopped));
     OK(cudaStreamDestroy(other));
 }
@@ -375,7 +409,7 @@ static void behind(void)
     OK(cudaGraphDestroy(graph));
     gate_hold(&gate, stopped);
     OK(cudaLaunchHostFunc(busy, take_a_while, NULL));
-    OK(cudaFreeAsync(hogs[2], busy)); /* amid what is live, so that no segment can go */
+    OK(free_on(hogs[2], busy)); /* amid what is live, so that no segment can go */
     OK(cudaMalloc(&hogs[2], 1 * MIB));
     ANSWERS(cudaErrorNotReady, cudaStreamQuery(stopped));
     gate_open(&gate);
@@ -390,17 +424,17 @@ static void joined(void)
 {
     gate_t gate = GATE_CLOSED;
     cudaStream_t stopped = make_stream(), other = make_stream();
-    OK(cudaFreeAsync(allocate(100, other), other)); /* a second stream is known */
+    OK(free_on(allocate(100, other), other)); /* a second stream is known */
     char *memory = allocate(6 * MIB, stopped);
     gate_hold(&gate, stopped);
-    OK(cudaFreeAsync(memory, stopped));
+    OK(free_on(memory, stopped));
     char *taken = allocate(6 * MIB, other);
     OK(cudaMemsetAsync(taken, 1, 6 * MIB, other));
     CHECK(taken != memory || cudaStreamQuery(other) == cudaErrorNotReady);
     puts(taken == memory ? "joined" : "another");
     gate_open(&gate);
     OK(cudaStreamSynchronize(stopped)); /* which uses the gate */
-    OK(cudaFreeAsync(taken, other));
+    OK(free_on(taken, other));
     OK(cudaStreamSynchronize(other));
     OK(cudaStreamDestroy(stopped));
     OK(cudaStreamDestroy(other));
@@ -416,14 +450,14 @@ static void blocking(void)
     OK(cudaStreamCreate(&other));
     for (unsigned i = 0; i < 30; i++) {
         size_t bytes = sizes[i % 3];
-        OK(cudaMallocAsync(&first, bytes, NULL));
+        OK(allocate_on(&first, bytes, NULL));
         if (i == 0)
             gate_hold(&gate, one);
         OK(cudaMemsetAsync(first, 1, bytes, one));
-        OK(cudaFreeAsync(first, NULL));
-        OK(cudaMallocAsync(&second, bytes, NULL));
+        OK(free_on(first, NULL));
+        OK(allocate_on(&second, bytes, NULL));
         OK(cudaMemsetAsync(second, 2, bytes, other));
-        OK(cudaFreeAsync(second, NULL));
+        OK(free_on(second, NULL));
     }
     gate_open(&gate);
     OK(cudaDeviceSynchronize());
@@ -434,7 +468,7 @@ static void unsupported(void)
     void *memory;
     cudaStream_t streams[] = {NULL, cudaStreamPerThread, make_stream()};
     for (size_t i = 0; i < 3; i++) {
-        ANSWERS(cudaErrorNotSupported, cudaMallocAsync(&memory, 1000, streams[i]));
+        ANSWERS(cudaErrorNotSupported, allocate_on(&memory, 1000, streams[i]));
         ANSWERS(cudaErrorNotSupported, cudaGetLastError());
     }
     OK(cudaStreamDestroy(streams[2]));
@@ -442,6 +476,7 @@ static void unsupported(void)
 
 int main(int argc, char **argv)
 {
+    find_library();
     CHECK(argc > 1);
     uint64_t count = number_argument(argc, argv, 2, 1000);
     void *warm;
