@@ -80,3 +80,15 @@ def test_opened_it_finds_streams_whose_handle_is_another_one_s(run, program):
 
     assert result.rc == 0, result.err
     assert result.sim["calls"]["cuStreamGetId"] >= 400
+
+
+@pytest.mark.parametrize("case, call", [
+    ("early", "cuInit"), ("early", "cuDevicePrimaryCtxRetain"), ("early", "cuMemAlloc_v2"),
+    ("streams", "cuStreamGetId"), ("streams", "cuStreamGetCtx"), ("streams", "cuEventRecord"),
+    ("streams", "cuEventCreate"), ("basic", "cuStreamIsCapturing"), ("basic", "cuCtxGetId")])
+def test_a_call_of_the_driver_that_fails_leaves_an_answer(run, program, case, call):
+    """Opened, all of them are made for the library's own calls: it ends by a check at worst."""
+    result = run([program("api_ordered"), case, str(conftest.SHIM)], preload=False,
+                 conf="oom_report:off", sim=f"devices:2,memory:256M,fail:{call}@1")
+
+    assert result.rc in (0, 1), result.err

@@ -3,6 +3,8 @@
  *
  * pair    cudaMalloc and cudaFree of 1 KiB
  * N_MiB   the same of so much; with _launched behind it a kernel is launched before the free
+ * async   cudaMallocAsync and cudaFreeAsync of 1 KiB on the legacy stream
+ * ordered the same by cachealloc_alloc and cachealloc_free; torch: in PyTorch's forms of them
  * grow    cudaMalloc of 2 MiB, which is never freed
  * stream  a stream that is made, has memory allocated and freed on it, and is destroyed
  * streams the same beside MANY others, each of which had some
@@ -12,6 +14,8 @@
  * graph   cuGraphLaunch of a graph without nodes, likewise */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#define CACHEALLOC_WEAK
+#include "include/cachealloc.h"
 #include "tests/preload/check.h"
 
 #define WARM_UP 3000
@@ -30,6 +34,27 @@ static void pair(void)
     void *block;
     OK(cudaMalloc(&block, 1024));
     OK(cudaFree(block));
+}
+
+static void async(void)
+{
+    void *block;
+    OK(cudaMallocAsync(&block, 1024, NULL));
+    OK(cudaFreeAsync(block, NULL));
+}
+
+static void ordered(void)
+{
+    void *block = cachealloc_alloc(1024, 256, 0, NULL);
+    CHECK(block);
+    OK(cachealloc_free(block, 1024, 0, NULL));
+}
+
+static void torch(void)
+{
+    void *block = cachealloc_torch_alloc(1024, 0, NULL);
+    CHECK(block);
+    cachealloc_torch_free(block, 1024, 0, NULL);
 }
 
 static void large_pair(void)
@@ -125,6 +150,9 @@ int main(int argc, char **argv)
     void (*call)(void) = large && strstr(argv[1], "launched")  ? launched_pair
                          : large                               ? large_pair
                          : strcmp(argv[1], "pair") == 0        ? pair
+                         : strcmp(argv[1], "async") == 0       ? async
+                         : strcmp(argv[1], "ordered") == 0     ? ordered
+                         : strcmp(argv[1], "torch") == 0       ? torch
                          : strcmp(argv[1], "grow") == 0        ? grow
                          : strcmp(argv[1], "pinned") == 0      ? pinned
                          : strcmp(argv[1], "copy") == 0        ? copy

@@ -1,6 +1,7 @@
 /* Makes the calls that take memory and free it, those of the library's own interface, where it is
  * preloaded, and those on graphs. */
 #include "execute.h"
+#include <errno.h>
 #define CACHEALLOC_WEAK
 #include "include/cachealloc.h"
 
@@ -25,6 +26,21 @@ static void take_pitched(const step_t *s)
     }
 }
 
+/* Whether the library's own call stands for CUDA's: for every other buffer, so that memory comes by
+ * one and goes by the other too. */
+static bool by_library(const step_t *s, int bit)
+{
+    return cachealloc_alloc && s->buffer & bit;
+}
+
+static void *allocated(const step_t *s, cudaStream_t stream)
+{
+    void *memory = cachealloc_alloc(s->bytes, 0, -1, stream);
+    if (!memory)
+        fail_at(s, "cachealloc_alloc answered errno %d", errno);
+    return memory;
+}
+
 static void take(const step_t *s)
 {
     void **pointer = &the_run.buffers[s->buffer];
@@ -33,6 +49,8 @@ static void take(const step_t *s)
     bool driver = s->value & BY_DRIVER;
     if (s->what == DO_ALLOC_ASYNC && driver)
         MUST(s, cuMemAllocAsync(&address, s->bytes, stream));
+    else if (s->what == DO_ALLOC_ASYNC && by_library(s, 1))
+        *pointer = allocated(s, stream);
     else if (s->what == DO_ALLOC_ASYNC)
         MUST(s, cudaMallocAsync(pointer, s->bytes, stream));
     else if (s->what == DO_HOST_ALLOC && driver) /* cudaHostAlloc's flags are the driver's */
@@ -78,6 +96,8 @@ static void give(const step_t *s)
         MUST(s, cudaFreeHost(name));
     else if (s->what == DO_FREE_ASYNC && driver)
         MUST(s, cuMemFreeAsync(address, stream));
+    else if (s->what == DO_FREE_ASYNC && by_library(s, 2))
+        MUST(s, cachealloc_free(name, s->bytes, -1, stream));
     else if (s->what == DO_FREE_ASYNC)
         MUST(s, cudaFreeAsync(name, stream));
     else if (driver)
