@@ -236,6 +236,9 @@ LEFT_OUT = {
     "asan": (*NO_LIBRARY, *COUNTED),
     "tsan": (*NO_LIBRARY, *COUNTED, "test_no_new_deadlock", "test_a_handle_that_comes_again",
              "test_a_peer_that_waits", "goes_back_when_a_pool_is_tuned", "layers", "in_disorder",
+             "test_an_upstream_failure_is_survived", "test_memory_goes_with_the_primary_context",
+             *(f"test_nor_is_memory_kept_from_use_for_it[{alone}-" for alone in (
+                 "legacy", "plain", "own", "free", "unused", "device", "context", "foreign")),
              *(f"[{unit}]" for unit in ("test_pool_random", "test_failures", "test_metadata",
                                         "test_epoch", "test_options", "test_fences", "test_settle",
                                         "test_stream", "test_freed", "test_mixed", "test_pieces",
