@@ -128,7 +128,8 @@ size_t ca_others_frames(void **frames, size_t max)
 
 void ca_others_start(void)
 {
-    open_others();
+    if (!open_others() && !wait_for_others())
+        return; /* what there is is not known yet */
     if (!others.fast && others.glibc)
         ca_info("libunwind.so.8 is not usable here: call stacks come from backtrace, slower");
     else if (!others.fast)
