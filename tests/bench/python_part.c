@@ -1,5 +1,5 @@
 /* What the Python frames of each captured stack take in a program as it runs: linked into a library
- * that is otherwise libcachealloc.so, in front of the three calls of registry/python/python.h that
+ * that is otherwise libcachealloc.so, in front of the calls of registry/python/python.h that
  * a capture makes (ld's --wrap). At the end, one line of JSON goes into the file that PYTHON_PART
  * names: for each kind of capture how many there were, and the nanoseconds of some quantiles, less
  * what reading the clock takes.
@@ -18,8 +18,12 @@
 
 #include "registry/python/python.h"
 
-uint32_t __real_ca_python_find(ca_python_thread_t *thread, uint32_t native);
-uint32_t __wrap_ca_python_find(ca_python_thread_t *thread, uint32_t native);
+ca_python_at_t __real_ca_python_here(void);
+ca_python_at_t __wrap_ca_python_here(void);
+uint32_t __real_ca_python_find(ca_python_thread_t *thread, const ca_python_at_t *at,
+                               uint32_t native);
+uint32_t __wrap_ca_python_find(ca_python_thread_t *thread, const ca_python_at_t *at,
+                               uint32_t native);
 void __real_ca_python_keep(ca_python_thread_t *thread, uint32_t native, uint32_t id);
 void __wrap_ca_python_keep(ca_python_thread_t *thread, uint32_t native, uint32_t id);
 
@@ -28,6 +32,8 @@ static const char *const kinds[KINDS] = {"known", "new", "none", "all"};
 
 #define TICKS 65536u /* those that take more count as so many */
 static _Atomic uint32_t times[KINDS][TICKS];
+static uint64_t empty;                /* ticks between two that follow each other */
+static _Thread_local uint64_t before; /* what the calls before took of this capture */
 static _Thread_local uint64_t began;
 
 /* Ordered: neither what is before nor what comes after runs beside it. */
@@ -45,20 +51,40 @@ static inline uint64_t ticks(void)
 #endif
 }
 
-static void note(int kind)
+/* Of the call that `began`. */
+static uint64_t took_so_far(void)
 {
     uint64_t took = ticks() - began;
+    return took > empty ? took - empty : 0;
+}
+
+static void note(int kind)
+{
+    uint64_t took = before + took_so_far();
     took = took < TICKS ? took : TICKS - 1;
     atomic_fetch_add_explicit(&times[kind][took], 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&times[ALL][took], 1, memory_order_relaxed);
 }
 
-uint32_t __wrap_ca_python_find(ca_python_thread_t *thread, uint32_t native)
+ca_python_at_t __wrap_ca_python_here(void)
+{
+    before = 0;
+    began = ticks();
+    ca_python_at_t at = __real_ca_python_here();
+    if (at.frame == 0)
+        note(NONE);
+    else
+        before = took_so_far();
+    return at;
+}
+
+uint32_t __wrap_ca_python_find(ca_python_thread_t *thread, const ca_python_at_t *at,
+                               uint32_t native)
 {
     began = ticks();
-    uint32_t id = __real_ca_python_find(thread, native);
+    uint32_t id = __real_ca_python_find(thread, at, native);
     if (id != 0)
-        note(id == native ? NONE : KNOWN);
+        note(KNOWN);
     return id;
 }
 
@@ -69,7 +95,6 @@ void __wrap_ca_python_keep(ca_python_thread_t *thread, uint32_t native, uint32_t
 }
 
 static double ns_of_tick;
-static uint64_t empty; /* ticks between two that follow each other */
 
 static double now_ns(void)
 {
@@ -82,13 +107,14 @@ __attribute__((constructor)) static void calibrate(void)
 {
     double from_ns = now_ns();
     uint64_t from = ticks();
-    empty = UINT64_MAX;
+    uint64_t least = UINT64_MAX;
     while (now_ns() - from_ns < 5e6) {
         uint64_t first = ticks(), took = ticks() - first;
-        if (took < empty)
-            empty = took;
+        if (took < least)
+            least = took;
     }
     double to_ns = now_ns();
+    empty = least;
     ns_of_tick = (to_ns - from_ns) / (double)(ticks() - from);
 }
 
@@ -106,7 +132,7 @@ static double quantile(int kind, uint64_t count, double part)
     size_t took = 0;
     while (took < TICKS - 1 && (seen += times[kind][took]) <= (uint64_t)((double)count * part))
         took++;
-    return took > empty ? (double)(took - empty) * ns_of_tick : 0;
+    return (double)took * ns_of_tick;
 }
 
 __attribute__((destructor)) static void tell(void)

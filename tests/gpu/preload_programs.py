@@ -187,7 +187,7 @@ LEFT_OUT = {
     "both_elsewhere": SIZED, "oom_busy": SIZED, "pooled": SIZED, "async_slow": SIZED,
     "pressure": SIZED, "pinned_held": SIZED, "pinned_short": SIZED, "modes": SIZED,
     "api_dump": OPTION, "capabilities": OPTION, "capabilities_threads": OPTION,
-    "capabilities_use": OPTION, "decay": OPTION, "dump_signal": OPTION, "dumps": OPTION,
+    "capabilities_use": OPTION, "cxx_ends": OPTION, "decay": OPTION, "dump_signal": OPTION, "dumps": OPTION,
     "exit_status": OPTION, "journaled": OPTION, "life_secure_host": OPTION, "localized": OPTION,
     "misuse": OPTION, "pin_mode": OPTION, "published": OPTION, "same_start": OPTION, "sampled": OPTION,
     "threads_leave": OPTION,

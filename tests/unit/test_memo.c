@@ -373,14 +373,14 @@ static void of_a_start_that_was_given_up_the_loader_is_not_asked(void **state)
     (void)state;
     if (!remembers())
         skip();
-    void *frames[1] = {(void *)&iterations}; /* no code: never unwound */
+    void *frames[2] = {(void *)&iterations, (void *)(&iterations + 1)}; /* no code: never unwound */
     uintptr_t here = (uintptr_t)__builtin_frame_address(0);
     ca_stack_cache_set_thrift(false);
     for (int i = 0; i < 10; i++)
-        ca_stack_cache_keep((uintptr_t)frames[0] + 1, here, frames, 1, true, 1);
+        ca_stack_cache_keep((uintptr_t)frames[0], here, frames, 2, true, 1);
     unsigned before = iterations;
     for (int i = 0; i < 1000; i++)
-        ca_stack_cache_keep((uintptr_t)frames[0] + 1, here, frames, 1, true, 1);
+        ca_stack_cache_keep((uintptr_t)frames[0], here, frames, 2, true, 1);
     ca_stack_cache_set_thrift(true);
     assert_true(before != 0);
     assert_int_equal(iterations - before, 0);
