@@ -40,7 +40,8 @@ class CustomBuildHook(BuildHookInterface):
         for path in (root / "python/cachealloc").glob("*.py"):
             files[path] = f"cachealloc/{path.name}"
         for path in (root / "tools").iterdir():
-            if path.is_file() and path.name != "cachealloc" and os.access(path, os.X_OK):
+            runs = path.suffix == ".py" or os.access(path, os.X_OK)
+            if path.is_file() and path.name != "cachealloc" and runs:
                 files[path] = tools + path.name
         for path in (root / "tools/report_page").glob("*.*"):
             files[path] = tools + f"report_page/{path.name}"

@@ -445,8 +445,8 @@ run-wheel: lib
 	@STRIP=$(shell $(CC) -print-prog-name=strip) scripts/make_wheel.sh $B
 
 # What tools/cachealloc starts.
-TOOLS := cachealloc-convert cachealloc-journal cachealloc-report cachealloc-top merge_reports \
-    top_screen.py
+TOOLS := cachealloc-convert cachealloc-journal cachealloc-report cachealloc-top merge_reports
+TOOL_MODULES := top_screen.py
 MODULES := $(notdir $(wildcard python/cachealloc/*.py))
 PAGE_FILES := $(notdir $(wildcard tools/report_page/*.*))
 CMAKE_FILES := cachealloc-config.cmake cachealloc-config-version.cmake
@@ -474,6 +474,7 @@ install: lib $B/cachealloc.7 $(D3) ## install under PREFIX (/usr/local), below D
 	$(filled) tools/cachealloc >"$(DESTDIR)$(BINDIR)/cachealloc"
 	chmod 755 "$(DESTDIR)$(BINDIR)/cachealloc"
 	install -m 755 $(TOOLS:%=tools/%) "$(DESTDIR)$(LIBEXECDIR)"
+	install -m 644 $(TOOL_MODULES:%=tools/%) "$(DESTDIR)$(LIBEXECDIR)"
 	install -m 644 $(PAGE_FILES:%=tools/report_page/%) "$(DESTDIR)$(LIBEXECDIR)/report_page"
 	$(filled) tools/report_page/version.py >"$(DESTDIR)$(LIBEXECDIR)/report_page/version.py"
 	[ ! -e "$(D3)" ] || install -m 644 "$(D3)" "$(DESTDIR)$(LIBEXECDIR)/report_page/d3.min.js"
@@ -495,7 +496,7 @@ uninstall: ## remove what install put there
 	    $(PAGES:%="$(DESTDIR)$(DOCDIR)/%") $(DOCS:%="$(DESTDIR)$(DOCDIR)/%") \
 	    "$(DESTDIR)$(MANDIR)/man7/cachealloc.7" "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc" \
 	    "$(DESTDIR)$(MANDIR)/man1/cachealloc.1" "$(DESTDIR)$(BINDIR)/cachealloc"
-	for file in $(TOOLS) $(PAGE_FILES:%=report_page/%) report_page/d3.min.js; do \
+	for file in $(TOOLS) $(TOOL_MODULES) $(PAGE_FILES:%=report_page/%) report_page/d3.min.js; do \
 	    rm -f "$(DESTDIR)$(LIBEXECDIR)/$$file"; done
 	rm -f "$(DESTDIR)$(DOCDIR)/LICENSE.d3" "$(DESTDIR)$(MODULEDIR)/cachealloc/$(VERSION)" \
 	    $(CMAKE_FILES:%="$(DESTDIR)$(LIBDIR)/cmake/cachealloc/%")

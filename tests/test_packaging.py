@@ -218,7 +218,7 @@ class TestWheel:
         assert ours == {"bin/cachealloc", "lib/libcachealloc.so", "include/cachealloc.h", *tools,
                         *modules}
         for name, one in files.items():
-            runs = re.search(r"/bin/|/libexec/cachealloc/[^/]*$", name)
+            runs = re.search(r"/bin/|/libexec/cachealloc/[^/.]*$", name)
             assert name.endswith(".so") or (one.external_attr >> 16) & 0o777 == (
                 0o755 if runs else 0o644), name
 
