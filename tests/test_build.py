@@ -465,7 +465,8 @@ def test_what_is_installed_is_everybodys_to_read(tmp_path, umask):
 
     for path in (tmp_path / "opt").rglob("*"):
         place = str(path.parent.relative_to(tmp_path))
-        runs = path.is_dir() or place in ("opt/bin", "opt/libexec/cachealloc") or path.suffix == ".so"
+        started = place in ("opt/bin", "opt/libexec/cachealloc") and path.suffix != ".py"
+        runs = path.is_dir() or started or path.suffix == ".so"
         assert stat.S_IMODE(path.stat().st_mode) == (0o755 if runs else 0o644), path
 
 
