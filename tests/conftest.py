@@ -242,7 +242,8 @@ LEFT_OUT = {
              *(f"[{unit}]" for unit in ("test_pool_random", "test_failures", "test_metadata",
                                         "test_epoch", "test_options", "test_fences", "test_settle",
                                         "test_stream", "test_freed", "test_mixed", "test_pieces",
-                                        "test_whole"))),
+                                        "test_whole", "test_cache_heap", "test_apart",
+                                        "test_cache", "test_spared", "test_bin", "test_export"))),
 }
 
 

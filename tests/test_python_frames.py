@@ -31,6 +31,12 @@ CEILINGS = {True: 1250, False: 1500}
 each_interpreter = pytest.mark.parametrize("interpreter", INTERPRETERS)
 
 
+def counted():
+    """One for each ceiling, since valgrind is slow; all of them in tier night."""
+    by_ceiling = {interpreters.version_of(one) >= (3, 12): one for one in reversed(INTERPRETERS)}
+    return INTERPRETERS if conftest.TIER == "night" else sorted(by_ceiling.values())
+
+
 def checks(interpreter, *names, library=LIBRARY, mutation=None, env=None):
     """(what it printed, how many were wrong, of how many)"""
     more = {**({"CA_MUTATION": mutation} if mutation else {}), **(env or {})}
@@ -78,7 +84,7 @@ def test_without_native_frames_they_are_the_same(interpreter):
     assert checks(interpreter, "outer", env=only)[1] == 0
 
 
-@each_interpreter
+@pytest.mark.parametrize("interpreter", counted())
 @pytest.mark.skipif(conftest.BUILD.name != "build", reason="the release build's are counted")
 def test_a_stack_of_16_frames_that_is_known_takes_few_instructions(interpreter, tmp_path):
     """Its native part too, of which there are some 200. Without versions the paths of files are compared
