@@ -49,6 +49,7 @@ enum { CA_IPC_AUTO, CA_IPC_DEDICATED };
 #define CA_ROUNDUP_STEPS(position) ((position) ? 1u << ((position)-1) : 0u)
 enum { CA_STACKS_ALL, CA_STACKS_SAMPLE, CA_STACKS_OFF };
 enum { CA_PEAK_LEAKS, CA_PEAK_ALWAYS, CA_PEAK_OFF };
+enum { CA_NVTX_FALSE, CA_NVTX_TRUE, CA_NVTX_ALL };
 enum { CA_STATS_OFF, CA_STATS_EXIT };
 enum { CA_HELP_FALSE, CA_HELP_TRUE, CA_HELP_ALL };
 /* A SET option has the bit 1 << position of each choice that was made. */

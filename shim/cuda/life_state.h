@@ -55,6 +55,9 @@ static inline bool ca_life_active(void)
  * one thread. shim/life/life.c. */
 int ca_life_peek_reuse(void);
 
+/* The same of the option `nvtx`, as the environment has it. While the library is loaded. */
+int ca_life_peek_nvtx(void);
+
 /* Something changed that decides whether the fast path is allowed, or that threads rely on in it:
  * what they remember no longer holds. shim/alloc/fast_path.c. */
 void ca_fast_invalidate(void);

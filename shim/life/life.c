@@ -8,6 +8,7 @@
 #include "shim/life/life.h"
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <pthread.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
@@ -26,6 +27,7 @@
 #include "registry/table/timeline.h"
 #include "shim/alloc/track.h"
 #include "shim/cuda/life_state.h"
+#include "shim/hooks/nvtx.h"
 #include "shim/hooks/other_copy.h"
 #include "shim/life/asked.h"
 #include "shim/life/exit_output.h"
@@ -106,6 +108,20 @@ int ca_life_peek_reuse(void)
             ca_log_set_level((ca_log_level_t)quiet.log);
     }
     return quiet.reuse;
+}
+
+/* It is asked in every process that is started, so one without the word pays for no more. */
+int ca_life_peek_nvtx(void)
+{
+    static ca_options_t quiet;
+    const char *conf = getenv(NAME), *alias = getenv(ALIAS);
+    if (getauxval(AT_SECURE) ||
+        !((conf && strstr(conf, "nvtx")) || (alias && strstr(alias, "nvtx"))))
+        return CA_NVTX_FALSE;
+    ca_options_default(&quiet);
+    ca_options_parse(&quiet, NAME, conf, NULL, NULL);
+    ca_options_parse(&quiet, ALIAS, alias, NULL, NULL);
+    return quiet.nvtx;
 }
 
 static void read_configuration(void)
@@ -217,6 +233,7 @@ __attribute__((constructor)) static void at_load(void)
 {
     ca_out_note_stderr();
     ca_asked_answer();
+    ca_nvtx_at_load();
     pthread_atfork(NULL, NULL, in_child);
 }
 

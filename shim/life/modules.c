@@ -9,6 +9,7 @@
 #include "shim/alloc/oom.h"
 #include "shim/alloc/other_streams.h"
 #include "shim/hooks/api_struct.h"
+#include "shim/hooks/nvtx.h"
 #include "shim/alloc/recorder.h"
 #include "shim/alloc/report_lock.h"
 #include "shim/alloc/shared_memory.h"
