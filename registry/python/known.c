@@ -210,6 +210,12 @@ bool ca_py_is_same(const ca_py_layout_t *layout, uintptr_t code, const ca_py_cod
 
 /* --- numbers ---------------------------------------------------------------------------------- */
 
+bool ca_py_is_interpreters(const ca_py_code_t *code)
+{
+    return code->lines.first_line == 0 && code->lines.count == 1 &&
+           same_text(&code->name, &code->file);
+}
+
 /* Never seen before, as far as the thread knows. */
 static uint32_t add_code(const ca_py_layout_t *layout, uintptr_t code)
 {
@@ -220,7 +226,7 @@ static uint32_t add_code(const ca_py_layout_t *layout, uintptr_t code)
         !is_terminated(&content.file) || content.name.length == 0 ||
         !ends_with_name(layout, &guarded, code, &content.name) ||
         !read_code_bytes(layout, &guarded, code, &bytes) ||
-        !ca_py_lines_cover(&content.lines, bytes))
+        (!ca_py_is_interpreters(&content) && !ca_py_lines_cover(&content.lines, bytes)))
         return 0;
     content.place = (ca_py_in_place_t){
         .name = content.name.object,

@@ -38,6 +38,10 @@ bool ca_py_is_same(const ca_py_layout_t *layout, uintptr_t code, const ca_py_cod
  * where all lengths are the same. */
 bool ca_py_is_same_made(const ca_py_layout_t *layout, const ca_py_code_t *known);
 
+/* Of the interpreter itself: 3.13 and later call an __init__ in line, from some calls on, with a
+ * frame beneath that is no function's. Its line table is one entry that covers more than it has. */
+bool ca_py_is_interpreters(const ca_py_code_t *code);
+
 #define CA_PY_HASH_AFTER_LENGTH 8u /* in a string, of all versions */
 
 /* Of a string's state. */

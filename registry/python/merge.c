@@ -16,7 +16,8 @@ typedef struct merge {
 static void add_run(merge_t *merge)
 {
     for (unsigned end = merge->walk->runs[merge->run++].end; merge->frame < end; merge->frame++)
-        merge->words[merge->count++] = CA_PYTHON_WORD | merge->sites[merge->frame];
+        if (merge->sites[merge->frame] != 0)
+            merge->words[merge->count++] = CA_PYTHON_WORD | merge->sites[merge->frame];
 }
 
 static void add_rest(merge_t *merge)

@@ -37,7 +37,8 @@ typedef struct ca_py_code_range {
 
 /* Writes the merged stack, of at most native->count + walk->frame_count words; returns how many. A
  * run of Python frames takes the place of the native frame that runs it; other native frames of the
- * interpreter are left out, and what lies beyond the native part follows. Python frames alone where
+ * interpreter are left out, as are Python frames whose site is 0; what lies beyond the native part
+ * follows. Python frames alone where
  * `native` is NULL. */
 size_t ca_py_merge(const ca_native_part_t *native, const ca_py_walk_t *walk, const uint32_t *sites,
                    ca_py_code_range_t interpreter, uintptr_t *words);

@@ -271,6 +271,10 @@ static bool find_sites(const ca_py_layout_t *layout, ca_python_thread_t *thread)
         const ca_py_link_t *link = &thread->walk.links[i];
         if (link->is_entry)
             continue;
+        if (ca_py_is_interpreters(link->copy)) {
+            thread->sites[count++] = 0;
+            continue;
+        }
         thread->sites[count] = ca_py_site(layout, &thread->reader, &thread->known, link);
         if (thread->sites[count++] == 0)
             return false;

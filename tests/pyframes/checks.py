@@ -73,6 +73,19 @@ class Block:
         here(held)
 
 
+class Made:
+    """The interpreter calls its __init__ in line, with a frame of its own beneath, from some calls
+    on (3.12 and later)."""
+
+    def __init__(self, way):
+        check(way.frames_capture(), expected(sys._getframe()))
+
+
+def make_many(way):
+    for _ in range(100):
+        Made(way)
+
+
 def deep(levels, way):
     if levels:
         return deep(levels - 1, way)
@@ -123,6 +136,7 @@ def forms():
             del block
             for levels in (1, 7, 40, 300):
                 deep(levels, way)
+            make_many(way)
             list(numbers(way))
             list(delegate(way))
             [here(way) for _ in range(2)]
