@@ -395,8 +395,8 @@ run-check-torch: all $B/libcachealloc-debug.so
 	    echo "check-torch: skipped: no PyTorch in build/torch-*, and TORCH= names none (make torch-venv)"; \
 	else \
 	    CA_TORCH="$(abspath $(TORCH))" CA_PYTHON_CUDA="$(abspath $(PYTHON_CUDA))" BUILD_DIR=$B \
-	        $$(scripts/deps.sh --python) -B -m pytest tests/test_torch.py -n $(JOBS) --timeout=900 \
-	        $(if $(K),-k '$(K)') $(PYTEST_FLAGS); \
+	        $$(scripts/deps.sh --python) -B -m pytest tests/test_torch.py tests/test_plugin_torch.py \
+	        -n $(JOBS) --timeout=900 $(if $(K),-k '$(K)') $(PYTEST_FLAGS); \
 	fi
 
 static: ## clang-format, cppcheck, clang-tidy, shellcheck, and cuda.h against our lists

@@ -1,11 +1,12 @@
 """The library as the allocator of the real PyTorch, Numba and RMM, on the simulated CUDA.
 
-PLUGIN_TORCH and PLUGIN_PACKAGES name Pythons that have PyTorch, and numba-cuda or RMM; a test
-whose package is in neither is skipped. Nothing is downloaded. tests/test_adaptors.py has what needs
-none of them.
+`make check-torch` runs it with the environments that are there; everywhere else it is skipped, as is
+a test whose package is in none. test_adaptors.py has what needs none of them.
 """
 
+import json
 import os
+import pathlib
 import subprocess
 
 import pytest
@@ -13,36 +14,46 @@ import pytest
 import conftest
 import leak_report
 
+VENVS = [pathlib.Path(path) for path in os.environ.get("CA_TORCH", "").split()]
+OTHERS = os.environ.get("CA_PYTHON_CUDA")
+if not VENVS and not OTHERS:
+    pytest.skip("no PyTorch here: make check-torch, after make torch-venv", allow_module_level=True)
+
 SIM = "devices:1,memory:16G,arch:90"
 CASES = ["basic", "late", "full", "streams", "graph", "leak"]
+LIMIT_S = 240  # a start alone takes 20 s on a busy machine
 
 
-def python_with(variable, package):
-    python = os.environ.get(variable)
-    if not python:
-        pytest.skip(f"{variable} names no Python with {package}")
-    if subprocess.run([python, "-c", f"import {package}"], capture_output=True).returncode:
-        pytest.skip(f"{python} has no {package}")
+def other_python(package):
+    """The Python of the other packages, if it has this one."""
+    python = pathlib.Path(OTHERS or "none") / "bin" / "python"
+    if not OTHERS or subprocess.run([python, "-c", f"import {package}"],
+                                    capture_output=True).returncode:
+        pytest.skip(f"{package} is not in {OTHERS}")
     return python
+
+
+@pytest.fixture(params=VENVS, ids=lambda path: path.name)
+def torch_python(request):
+    return request.param / "bin" / "python"
 
 
 @pytest.fixture(params=["preloaded", "opened"])
 def plugin(request, run):
     """plugin(python, *arguments) runs it with the module, the library preloaded or to be opened."""
-    def started(python, *arguments):
-        return run([python, "-B", *arguments], sim=SIM, timeout=120,
+    def started(python, *arguments, sim=SIM, **kwargs):
+        return run([python, "-B", *arguments], sim=sim, timeout=LIMIT_S,
                    conf="oom_report:off,suppressions_builtin:false",
                    preload=request.param == "preloaded",
                    env={"PYTHONPATH": conftest.ROOT / "python",
-                        "CACHEALLOC_LIBRARY": conftest.SHIM})
+                        "CACHEALLOC_LIBRARY": conftest.SHIM}, **kwargs)
     started.how = request.param
     return started
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_pytorch_allocates_by_the_library(plugin, case):
-    python = python_with("PLUGIN_TORCH", "torch")
-    result = plugin(python, conftest.ROOT / "tests/torch/plugin_checks.py", case)
+def test_pytorch_allocates_by_the_library(plugin, torch_python, case):
+    result = plugin(torch_python, conftest.ROOT / "tests/torch/plugin_checks.py", case)
 
     assert result.rc == 0, result.err
     assert f"done {plugin.how}" in result.out
@@ -51,8 +62,28 @@ def test_pytorch_allocates_by_the_library(plugin, case):
         assert "plugin_checks.py" in result.err
 
 
+def test_training_has_the_same_losses_launches_and_allocations(plugin, torch_python, run):
+    """With work in flight and a second stream; the simulator looks at each access for races."""
+    script = conftest.ROOT / "tests/torch/plugin_steps.py"
+    busy = f"{SIM},kernel_ns:10000,racecheck:1"
+
+    ours = plugin(torch_python, script, "plugin", sim=busy, stats=True)
+    plain = run([torch_python, "-B", script, "native"], sim=busy, timeout=LIMIT_S, preload=False,
+                stats=True)
+
+    assert ours.rc == plain.rc == 0, plain.err + ours.err
+    losses, counts = map(json.loads, ours.out.splitlines()[-2:])
+    plain_losses, plain_counts = map(json.loads, plain.out.splitlines()[-2:])
+    assert losses == plain_losses and losses["losses"] == losses["right"]
+    assert ours.sim["races"] == 0
+    assert ours.sim["calls"]["cuLaunchKernel"] == plain.sim["calls"]["cuLaunchKernel"] > 500
+    # Preloaded it counts what is allocated of pinned memory, too.
+    pinned = plain.sim["calls"]["cuMemHostAlloc"] if plugin.how == "preloaded" else 0
+    assert counts["allocations"] - pinned == plain_counts["allocations"] > 1000
+
+
 def test_numba_allocates_by_the_library(plugin):
-    python = python_with("PLUGIN_PACKAGES", "numba.cuda")
+    python = other_python("numba.cuda")
     result = plugin(python, "-c", """if True:
         import cachealloc.numba
         cachealloc.numba.enable()
@@ -73,7 +104,7 @@ def test_numba_allocates_by_the_library(plugin):
 
 def test_rmm_allocates_by_the_library(plugin):
     """The resource itself: RMM's buffers stop at cuGetExportTable on the simulated CUDA."""
-    python = python_with("PLUGIN_PACKAGES", "rmm")
+    python = other_python("rmm")
     result = plugin(python, "-c", """if True:
         import cachealloc.rmm
         resource = cachealloc.rmm.resource(0)
