@@ -118,6 +118,12 @@ def terminal():
         return pytest.skip(f"no terminals here: {error}")
 
 
+def only_in_its_target():
+    """Skips what takes long: `make check-launchers` and tier night run it."""
+    if TIER != "night":
+        pytest.skip("make check-launchers runs it")
+
+
 def missing(what):
     """Skips a test for want of a program; `make check-launchers` fails instead."""
     if os.environ.get("CA_LAUNCHERS") == "required":
@@ -243,7 +249,7 @@ LEFT_OUT = {
                                         "test_epoch", "test_options", "test_fences", "test_settle",
                                         "test_stream", "test_freed", "test_mixed", "test_pieces",
                                         "test_whole", "test_cache_heap", "test_apart",
-                                        "test_cache", "test_spared", "test_bin", "test_export"))),
+                                        "test_spared", "test_bin", "test_export"))),
 }
 
 

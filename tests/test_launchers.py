@@ -53,12 +53,14 @@ def openmpi():
 
 
 def mpich():
+    conftest.only_in_its_target()
     needs("mpirun.mpich")
     return ["mpirun.mpich", "-n", len(RANKS)]
 
 
 def torchrun():
     """Of the Python in CA_TORCH_PYTHON, or the one in PATH. Its workers here are no Python."""
+    conftest.only_in_its_target()
     python = os.environ.get("CA_TORCH_PYTHON")
     if not python and not shutil.which("torchrun"):
         conftest.missing("no torchrun here (make check-launchers PYTHON=one that has torch)")
@@ -118,6 +120,7 @@ def until(what, condition, seconds=30):
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
     """SLURM_CONF of a cluster whose daemons end with the tests."""
+    conftest.only_in_its_target()
     needs("srun", "slurmctld", "slurmd", "munged")
     if os.geteuid() != 0:
         conftest.missing("Slurm's daemons start programs as any user, so they run as root")
