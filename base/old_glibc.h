@@ -31,6 +31,7 @@ CA_OLD_NAME(pthread_attr_getstack, "2.2.5");
 CA_OLD_NAME(pthread_attr_setstacksize, "2.2.5");
 CA_OLD_NAME(pthread_create, "2.2.5");
 CA_OLD_NAME(pthread_getattr_np, "2.2.5");
+CA_OLD_NAME(pthread_getspecific, "2.2.5");
 CA_OLD_NAME(pthread_key_create, "2.2.5");
 CA_OLD_NAME(pthread_once, "2.2.5");
 CA_OLD_NAME(pthread_setname_np, "2.12");
