@@ -83,6 +83,15 @@ def test_a_wrong_option_is_told_where_no_cuda_is_used_and_once_for_all_children(
         "debug; stays warn"]
 
 
+def test_a_shell_with_an_unsetenv_of_its_own_is_told_once(launch):
+    shell = shutil.which("bash") or pytest.skip("no bash")
+    result = launch("run", "-o", "leek_max:1", shell, "-c",
+                    "echo $CACHEALLOC_ASK; /bin/true; /bin/true", env={"ALLOC_CONF": ""})
+
+    assert (result.rc, result.out) == (0, "\n")
+    assert result.err.count("leek_max") == 1
+
+
 def test_what_the_program_sets_itself_is_told_when_it_uses_cuda(launch, program):
     result = launch("run", "-o", "leek_max:1", "sh", "-c",
                     f"ALLOC_CONF=leak_depht:2 exec {program('leaks')}", env={"ALLOC_CONF": ""})

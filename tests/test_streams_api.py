@@ -7,13 +7,13 @@ import leak_report
 from test_async import CASES, SIM
 
 MIB = 1 << 20
-SEMANTICS = ["basic", "refused", "mixed", "device", "recorded", "streams", "handles", "reset",
+SEMANTICS = ["basic", "refused", "mixed", "device", "recorded", "awaited", "own", "streams", "handles", "reset",
              "capture", "refusal", "full", "fork", "early"]
 CONFS = [pytest.param(None, id="pool"), pytest.param("x_runtime_hooks:false", id="driver-lane"),
          pytest.param("expandable_segments:true,reuse:order", id="order"),
          pytest.param("debug:zero", id="zero"), pytest.param("backend:off", id="tracking")]
 # What the pool alone does: the driver's own memory may serve elsewhere, and has other answers.
-POOL_ONLY = {"basic", "recorded", "capture", "streams", "refused"}
+POOL_ONLY = {"basic", "recorded", "own", "capture", "streams", "refused"}
 # Memory in flight serves in the order of all work, not of one stream.
 ELSEWISE = {("expandable_segments:true,reuse:order", "streams")}
 SAYS = {"refused", "capture", "reset"}  # that a free was refused; that memory went with its context

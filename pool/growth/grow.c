@@ -314,9 +314,10 @@ int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block
     if (ca_block_withheld(arena, bytes))
         ca_mixed_grows(arena);
     int rc = try_sizes(arena, bytes, headroom, block);
-    /* No range after all; or the first badly aligned address may have left too little: from now on
-     * there is slack. */
-    if (rc == -ENOSYS || (rc == -ENOBUFS && arena->slack != slack))
+    if (rc == -ENOSYS) /* no range after all */
+        rc = try_sizes(arena, bytes, headroom, block);
+    /* The first badly aligned address may have left too little; from now on there is slack. */
+    if (rc == -ENOBUFS && arena->slack != slack)
         rc = try_sizes(arena, bytes, headroom, block);
     return rc;
 }

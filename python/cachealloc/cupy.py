@@ -29,6 +29,9 @@ class Memory(cupy.cuda.BaseMemory):
             self.ptr = cachealloc.allocate(size, self._stream, self.device_id)
         except MemoryError:
             raise cupy.cuda.memory.OutOfMemoryError(size, cachealloc.stats().live_bytes) from None
+        # The thread that drops the last array has another stream by this handle.
+        if self.ptr and cachealloc._stream(self._stream) == cachealloc._PER_THREAD:
+            cachealloc._function("cachealloc_record_stream")(self.ptr, cachealloc._PER_THREAD)
 
     def __del__(self, free: Any = cachealloc.free) -> None:
         if self.ptr:

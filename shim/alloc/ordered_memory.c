@@ -256,9 +256,19 @@ bool ca_ordered_free_pooled(CUdeviceptr address, int device, CUstream stream)
     return true;
 }
 
+/* What other streams use is behind all of the context's work: the driver knows of `stream` alone.
+ */
+static CUresult wait_for_others(CUdeviceptr address)
+{
+    return ca_other_streams_take(address) ? ca_driver()->cuCtxSynchronize() : CUDA_SUCCESS;
+}
+
 static CUresult to_driver(CUdeviceptr address, CUstream stream)
 {
     const ca_driver_t *driver = ca_driver();
+    CUresult waited = wait_for_others(address);
+    if (waited != CUDA_SUCCESS)
+        return waited;
     CUresult code = CUDA_ERROR_NOT_SUPPORTED;
     if (driver->cuMemFreeAsync)
         code = driver->cuMemFreeAsync(address, stream);
@@ -283,6 +293,7 @@ static CUresult free_pooled(const ca_allocation_t *record, CUstream stream, bool
 static CUresult free_memory(CUdeviceptr address, CUstream stream)
 {
     ca_allocation_t record;
+    CUresult code;
     bool kept, captured = is_captured(stream, &kept);
     if (captured && !kept) {
         ca_warn_once("cachealloc_free on a stream that is captured unseen: the memory stays "
@@ -294,12 +305,13 @@ static CUresult free_memory(CUdeviceptr address, CUstream stream)
         return ca_device_owns(address) || ca_backend_async_holds(address)
                    ? ca_track_invalid_free(address)
                    : ca_debug_explain_refusal(address, to_driver(address, stream));
+    if (record.shared && (code = wait_for_others(address)) != CUDA_SUCCESS)
+        return ca_track_refused(&record, CA_FREES_DEVICE, code);
     if (record.shared)
         return ca_shared_free_async(&record, ca_driver()->cuMemFreeAsync, stream);
-    CUresult code = ca_backend_async_gave(&record) ? ca_backend_async_free(&record)
-                    : !record.owner || ca_device_lost(&record)
-                        ? to_driver(address, stream)
-                        : free_pooled(&record, stream, captured);
+    code = ca_backend_async_gave(&record)             ? ca_backend_async_free(&record)
+           : !record.owner || ca_device_lost(&record) ? to_driver(address, stream)
+                                                      : free_pooled(&record, stream, captured);
     return code == CUDA_SUCCESS ? code : ca_track_refused(&record, CA_FREES_DEVICE, code);
 }
 
@@ -324,7 +336,9 @@ CUresult ca_ordered_used_on(CUdeviceptr address, CUstream stream)
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!ca_registry_find(address, &record))
         return CUDA_ERROR_NOT_FOUND;
-    if (record.kind == CA_KIND_ASYNC && (CUstream)(uintptr_t)ca_registry_stream(&record) == stream)
+    /* A default stream's handle says too little: the next thread's own is another one. */
+    if (record.kind == CA_KIND_ASYNC && !is_default(stream) &&
+        (CUstream)(uintptr_t)ca_registry_stream(&record) == stream)
         return CUDA_SUCCESS;
     return ca_other_streams_add(address) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

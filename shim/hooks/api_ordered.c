@@ -177,6 +177,7 @@ CA_PUBLIC void cachealloc_torch_record_stream(void *pointer, void *stream)
 typedef struct pool {
     uint64_t first, second, number;
     int device;
+    unsigned begun; /* that are not released: graphs may share a pool, and each releases it once */
     bool used;
 } pool_t;
 
@@ -194,7 +195,7 @@ static pool_t *find_pool(int device, uint64_t first, uint64_t second, bool take)
             return one;
     }
     if (take && empty)
-        *empty = (pool_t){first, second, 0, device, true};
+        *empty = (pool_t){.first = first, .second = second, .device = device, .used = true};
     return take ? empty : NULL;
 }
 
@@ -209,8 +210,10 @@ CA_PUBLIC void cachealloc_torch_begin_pool(int device, uint64_t first, uint64_t 
     ca_lock_take(&lock);
     pool_t *pool = find_pool(device, first, second, true);
     uint64_t before = pool ? pool->number : 0;
-    if (pool)
+    if (pool) {
         pool->number = number;
+        pool->begun++;
+    }
     ca_lock_drop(&lock);
     if (before)
         ca_capture_announced_end(before, pool);
@@ -234,11 +237,14 @@ CA_PUBLIC void cachealloc_torch_release_pool(int device, uint64_t first, uint64_
     cachealloc_torch_end_pool(device, first, second);
     ca_lock_take(&lock);
     pool_t *pool = find_pool(device, first, second, false);
-    if (pool)
-        pool->used = false;
+    bool last = pool && (pool->begun == 0 || --pool->begun == 0);
     ca_lock_drop(&lock);
-    if (pool)
-        (void)ca_graph_memory_destroy(pool);
+    if (!last)
+        return;
+    (void)ca_graph_memory_destroy(pool);
+    ca_lock_take(&lock);
+    pool->used = pool->begun != 0; /* captured into again meanwhile */
+    ca_lock_drop(&lock);
     ca_graph_memory_release();
 }
 

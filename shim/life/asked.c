@@ -76,6 +76,17 @@ static void show(const char *key)
     ca_out_flush(&out);
 }
 
+/* By hand: some programs (bash) have an unsetenv of their own, which is not ready before main. */
+static void take_out_of_environment(const char *name)
+{
+    size_t length = strlen(name);
+    char **to = environ;
+    for (char **from = environ; *from; from++)
+        if (strncmp(*from, name, length) != 0 || (*from)[length] != '=')
+            *to++ = *from;
+    *to = NULL;
+}
+
 void ca_asked_answer(void)
 {
     const char *question = getenv(QUESTION);
@@ -86,5 +97,5 @@ void ca_asked_answer(void)
         check();
     else if (strncmp(question, OPTIONS, length) == 0)
         show(question[length] == ':' ? question + length + 1 : "");
-    unsetenv(QUESTION);
+    take_out_of_environment(QUESTION);
 }

@@ -146,6 +146,8 @@ SHIM = [
     (("api_ordered", "basic"), 0),
     (("api_ordered", "mixed"), 0),
     (("api_ordered", "recorded"), 0),
+    (("api_ordered", "awaited"), 0),
+    (("api_ordered", "own"), 0),
     (("api_ordered", "streams"), 0),
     (("api_ordered", "handles"), 0),
     (("api_ordered", "reset"), 0),

@@ -5,6 +5,8 @@
  *     refused   what is no memory, no device, no stream; each by its errno
  *     mixed     freed by cudaFree and cudaFreeAsync, and what those gave freed by cachealloc_free
  *     device    of a device that is not current, by a thread that has no context
+ *     awaited   used on another stream, which is busy
+ *     own       used on another thread's own stream, which has the same handle
  *     recorded  used on another stream, which is held: not handed out until that goes on
  *     streams   freed on another stream than its own; its own destroyed before the free
  *     handles   streams come and go with the same handle, each with memory freed on it
@@ -226,6 +228,52 @@ static void recorded(void)
     OK(cudaDeviceSynchronize());
 }
 
+/* With memory of the driver's own too, which is told of one stream alone. */
+static void awaited(void)
+{
+    cudaStream_t stream = make_stream(), other = make_stream();
+    char *memory = allocate(3 * MIB, stream);
+    OK(cudaStreamSynchronize(stream));
+    for (int i = 0; i < 20; i++)
+        OK(cudaMemsetAsync(memory, 5, 3 * MIB, other));
+    OK(record_stream(memory, other));
+    give(memory, stream);
+    char *second = allocate(3 * MIB, stream);
+    use(second, 3 * MIB, 6, stream);
+    give(second, stream);
+    OK(cudaDeviceSynchronize());
+}
+
+typedef struct own_use {
+    gate_t gate;
+    char *memory;
+} own_use_t;
+
+static void *use_by_own_stream(void *arg)
+{
+    own_use_t *use = arg;
+    gate_hold(&use->gate, cudaStreamPerThread);
+    OK(cudaMemsetAsync(use->memory, 5, 3 * MIB, cudaStreamPerThread));
+    OK(record_stream(use->memory, cudaStreamPerThread));
+    return NULL;
+}
+
+/* Two threads mean two streams by one handle. */
+static void own(void)
+{
+    pthread_t thread;
+    own_use_t other = {.gate = GATE_CLOSED, .memory = allocate(3 * MIB, cudaStreamPerThread)};
+    OK(cudaStreamSynchronize(cudaStreamPerThread));
+    OK(pthread_create(&thread, NULL, use_by_own_stream, &other));
+    OK(pthread_join(thread, NULL));
+    give(other.memory, cudaStreamPerThread);
+    char *second = allocate(3 * MIB, cudaStreamPerThread);
+    CHECK(second != other.memory);
+    gate_open(&other.gate);
+    give(second, cudaStreamPerThread);
+    OK(cudaDeviceSynchronize());
+}
+
 static void streams(void)
 {
     gate_t gate = GATE_CLOSED;
@@ -360,8 +408,9 @@ int main(int argc, char **argv)
         void (*run)(void);
     } cases[] = {{"basic", basic},     {"refused", refused}, {"mixed", mixed},
                  {"device", device},   {"streams", streams}, {"recorded", recorded},
-                 {"handles", handles}, {"reset", reset},     {"capture", capture},
-                 {"refusal", refusal}, {"full", full},       {"fork", in_child}};
+                 {"awaited", awaited}, {"own", own},         {"handles", handles},
+                 {"reset", reset},     {"capture", capture}, {"refusal", refusal},
+                 {"full", full},       {"fork", in_child}};
     CHECK(argc > 1);
     if (argc < 3 && !dlsym(RTLD_DEFAULT, "cachealloc_alloc")) {
         puts("no shim");
