@@ -82,6 +82,16 @@ static void show_text(const char *before, const char *text, line_t line, void *a
     line(arg, buffer);
 }
 
+/* Ends a line that is in parentheses. */
+static void show_accepted(const ca_option_t *option, ca_text_t *out, line_t line, void *arg)
+{
+    ca_text_printf(out, "default %s; accepted: ", option->default_text);
+    ca_value_accepted(option, out);
+    ca_text_add(out, ")", 1);
+    ca_text_mark_cut(out);
+    line(arg, out->buffer);
+}
+
 static void show_level(const ca_options_t *options, ca_level_t level, line_t line, void *arg)
 {
     char buffer[LINE_MAX_BYTES];
@@ -95,12 +105,8 @@ static void show_level(const ca_options_t *options, ca_level_t level, line_t lin
         ca_text_init(&out, buffer, sizeof buffer);
         ca_text_printf(&out, "  %s:", option->name);
         show_value(option, (const char *)options + option->offset, &out);
-        ca_text_printf(&out, "  (%s; default %s; accepted: ", ca_value_type_name(option->type),
-                       option->default_text);
-        ca_value_accepted(option, &out);
-        ca_text_add(&out, ")", 1);
-        ca_text_mark_cut(&out);
-        line(arg, buffer);
+        ca_text_printf(&out, "  (%s; ", ca_value_type_name(option->type));
+        show_accepted(option, &out, line, arg);
         show_text("      ", option->help, line, arg);
     }
 }
@@ -126,13 +132,9 @@ static void show_option(const ca_option_t *option, line_t line, void *arg)
     char buffer[LINE_MAX_BYTES];
     ca_text_t out;
     ca_text_init(&out, buffer, sizeof buffer);
-    ca_text_printf(&out, "%s  (%s, %s; default %s; accepted: ", option->name,
-                   ca_level_name(option->level), ca_value_type_name(option->type),
-                   option->default_text);
-    ca_value_accepted(option, &out);
-    ca_text_add(&out, ")", 1);
-    ca_text_mark_cut(&out);
-    line(arg, buffer);
+    ca_text_printf(&out, "%s  (%s, %s; ", option->name, ca_level_name(option->level),
+                   ca_value_type_name(option->type));
+    show_accepted(option, &out, line, arg);
     show_text("  ", option->help, line, arg);
     show_text("  when to change it: ", option->when, line, arg);
     ca_text_init(&out, buffer, sizeof buffer);

@@ -7,15 +7,16 @@ import leak_report
 from test_async import CASES, SIM
 
 MIB = 1 << 20
-SEMANTICS = ["basic", "refused", "mixed", "device", "recorded", "awaited", "own", "streams", "handles", "reset",
+SEMANTICS = ["basic", "refused", "mixed", "device", "recorded", "awaited", "own", "shared_pool", "streams", "handles", "reset",
              "capture", "refusal", "full", "fork", "early"]
 CONFS = [pytest.param(None, id="pool"), pytest.param("x_runtime_hooks:false", id="driver-lane"),
          pytest.param("expandable_segments:true,reuse:order", id="order"),
          pytest.param("debug:zero", id="zero"), pytest.param("backend:off", id="tracking")]
 # What the pool alone does: the driver's own memory may serve elsewhere, and has other answers.
-POOL_ONLY = {"basic", "recorded", "own", "capture", "streams", "refused"}
+POOL_ONLY = {"basic", "recorded", "own", "shared_pool", "capture", "streams", "refused"}
 # Memory in flight serves in the order of all work, not of one stream.
-ELSEWISE = {("expandable_segments:true,reuse:order", "streams")}
+# What is zeroed comes from elsewhere first.
+ELSEWISE = {("expandable_segments:true,reuse:order", "streams"), ("debug:zero", "shared_pool")}
 SAYS = {"refused", "capture", "reset"}  # that a free was refused; that memory went with its context
 DEVICES = "devices:2,memory:256M,racecheck:1"
 # Freed by cudaFree, which is the driver's own there.

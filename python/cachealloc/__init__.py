@@ -371,6 +371,16 @@ def free(pointer: Any, stream: Any = 0, device: int = -1) -> None:
     _check(f"free({_address(pointer):#x})", code, _REASONS_ORDERED.get(code))
 
 
+def _release(pointer: int, stream: Any, device: int) -> None:
+    """free() for those that others call, where what is raised would reach C or no one: memory of a
+    stream that is captured stays, as the library has said, and anything else is printed."""
+    try:
+        free(pointer, stream, device)
+    except Error as error:
+        if error.errno != errno.EBUSY:
+            traceback.print_exc()
+
+
 _REASONS_ORDERED = {errno.EINVAL: "no live memory begins there, or no such device, stream or "
                                   "alignment",
                     errno.EBUSY: "the stream is being captured, and the library does not see "

@@ -33,7 +33,7 @@ class Memory(cupy.cuda.BaseMemory):
         if self.ptr and cachealloc._stream(self._stream) == cachealloc._PER_THREAD:
             cachealloc._function("cachealloc_record_stream")(self.ptr, cachealloc._PER_THREAD)
 
-    def __del__(self, free: Any = cachealloc.free) -> None:
+    def __del__(self, free: Any = cachealloc._release) -> None:
         if self.ptr:
             free(self.ptr, self._stream, self.device_id)
             self.ptr = 0

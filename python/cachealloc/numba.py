@@ -27,7 +27,7 @@ __all__ = ["MemoryManager", "enable"]
 def _free(pointer: int, device: int) -> None:
     """Behind all work: an array may have been used on every stream."""
     cachealloc._function("cachealloc_record_stream")(pointer, cachealloc._PER_THREAD)
-    cachealloc.free(pointer, 0, device)
+    cachealloc._release(pointer, 0, device)
 
 
 class MemoryManager(NumbaCUDAMemoryManager):

@@ -24,7 +24,7 @@ def resource(device: int = -1) -> Any:
         return cachealloc.allocate(size, stream, device)
 
     def free(pointer: int, size: int, stream: Any) -> None:
-        cachealloc.free(pointer, stream, device)
+        cachealloc._release(pointer, stream, device)
 
     return rmm.mr.CallbackMemoryResource(allocate, free)
 

@@ -298,7 +298,7 @@ static CUresult free_memory(CUdeviceptr address, CUstream stream)
     if (captured && !kept) {
         ca_warn_once("cachealloc_free on a stream that is captured unseen: the memory stays "
                      "allocated (with LD_PRELOAD it would be kept for the graph alone)");
-        return CUDA_SUCCESS;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     ca_count(free_calls);
     if (!ca_track_erase(address, &record))

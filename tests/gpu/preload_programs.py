@@ -148,6 +148,7 @@ SHIM = [
     (("api_ordered", "recorded"), 0),
     (("api_ordered", "awaited"), 0),
     (("api_ordered", "own"), 0),
+    (("api_ordered", "shared_pool"), 0),
     (("api_ordered", "streams"), 0),
     (("api_ordered", "handles"), 0),
     (("api_ordered", "reset"), 0),

@@ -7,6 +7,7 @@
  *     device    of a device that is not current, by a thread that has no context
  *     awaited   used on another stream, which is busy
  *     own       used on another thread's own stream, which has the same handle
+ *     shared_pool  freed in captures of two graphs, whose pool is released by each
  *     recorded  used on another stream, which is held: not handed out until that goes on
  *     streams   freed on another stream than its own; its own destroyed before the free
  *     handles   streams come and go with the same handle, each with memory freed on it
@@ -36,6 +37,9 @@ static __typeof__(cachealloc_info) *get_info;
 static __typeof__(cachealloc_trim) *trim;
 static __typeof__(cachealloc_torch_alloc) *torch_alloc;
 static __typeof__(cachealloc_torch_on_refusal) *on_refusal;
+static __typeof__(cachealloc_torch_begin_pool) *begin_pool;
+static __typeof__(cachealloc_torch_end_pool) *end_pool;
+static __typeof__(cachealloc_torch_release_pool) *release_pool;
 static bool opened;
 
 static void *find(void *library, const char *name)
@@ -60,6 +64,9 @@ static void find_all(const char *path)
     trim = (__typeof__(trim))find(library, "cachealloc_trim");
     torch_alloc = (__typeof__(torch_alloc))find(library, "cachealloc_torch_alloc");
     on_refusal = (__typeof__(on_refusal))find(library, "cachealloc_torch_on_refusal");
+    begin_pool = (__typeof__(begin_pool))find(library, "cachealloc_torch_begin_pool");
+    end_pool = (__typeof__(end_pool))find(library, "cachealloc_torch_end_pool");
+    release_pool = (__typeof__(release_pool))find(library, "cachealloc_torch_release_pool");
 }
 
 static char *allocate(size_t bytes, cudaStream_t stream)
@@ -338,7 +345,7 @@ static void capture(void)
     OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
     if (opened) {
         no_alloc(EBUSY, MIB, 0, 0, stream);
-        give(before, stream); /* it stays allocated */
+        ANSWERS(EBUSY, free_on(before, 0, -1, stream)); /* it stays allocated */
         OK(cudaStreamEndCapture(stream, &graph));
         CHECK(stats().live_allocations == 1);
         give(before, stream);
@@ -361,6 +368,51 @@ static void capture(void)
     OK(cudaStreamSynchronize(stream));
     OK(cudaGraphExecDestroy(executable));
     CHECK(trim() > 0);
+}
+
+/* Allocated and freed in a capture that the pool's user tells of; for each of its graphs. */
+static char *capture_in_pool(cudaStream_t stream)
+{
+    cudaGraph_t graph;
+    begin_pool(0, 7, 0, NULL);
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    char *within = allocate(4 * MIB, stream);
+    OK(cudaMemsetAsync(within, 9, 4 * MIB, stream));
+    give(within, stream);
+    OK(cudaStreamEndCapture(stream, &graph));
+    end_pool(0, 7, 0);
+    OK(cudaGraphDestroy(graph));
+    return within;
+}
+
+static bool is_handed_out(const char *first, const char *second, cudaStream_t stream)
+{
+    char *memory[6];
+    bool found = false;
+    for (size_t i = 0; i < 6; i++) {
+        memory[i] = allocate(4 * MIB, stream);
+        found |= memory[i] == first || memory[i] == second;
+    }
+    for (size_t i = 0; i < 6; i++)
+        give(memory[i], stream);
+    OK(cudaStreamSynchronize(stream));
+    return found;
+}
+
+/* Two graphs of one pool: what they have is theirs until both have released it. Preloaded, the
+ * captures themselves are seen, and releases are not asked about. */
+static void shared_pool(void)
+{
+    cudaStream_t stream = make_stream();
+    if (!opened)
+        return;
+    (void)is_handed_out(NULL, NULL, stream);
+    char *first = capture_in_pool(stream), *second = capture_in_pool(stream);
+    CHECK(!is_handed_out(first, second, stream));
+    release_pool(0, 7, 0);
+    CHECK(!is_handed_out(first, second, stream));
+    release_pool(0, 7, 0);
+    CHECK(is_handed_out(first, second, stream));
 }
 
 static int refusals;
@@ -408,9 +460,9 @@ int main(int argc, char **argv)
         void (*run)(void);
     } cases[] = {{"basic", basic},     {"refused", refused}, {"mixed", mixed},
                  {"device", device},   {"streams", streams}, {"recorded", recorded},
-                 {"awaited", awaited}, {"own", own},         {"handles", handles},
-                 {"reset", reset},     {"capture", capture}, {"refusal", refusal},
-                 {"full", full},       {"fork", in_child}};
+                 {"awaited", awaited}, {"own", own},         {"shared_pool", shared_pool},
+                 {"handles", handles}, {"reset", reset},     {"capture", capture},
+                 {"refusal", refusal}, {"full", full},       {"fork", in_child}};
     CHECK(argc > 1);
     if (argc < 3 && !dlsym(RTLD_DEFAULT, "cachealloc_alloc")) {
         puts("no shim");
