@@ -305,8 +305,25 @@ def pytest_collection_modifyitems(config, items):
     kept_ids = set(map(id, kept))
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept_ids])
     # What waits for everything else comes last, or a worker idles; what takes long comes first.
-    items[:] = sorted(kept, key=lambda item: (item.get_closest_marker("alone") is not None,
-                                              item.get_closest_marker("long") is None))
+    alone = [item for item in kept if item.get_closest_marker("alone")]
+    together = [item for item in kept if not item.get_closest_marker("alone")]
+    items[:] = spread(together, alone)
+
+
+def spread(together, alone):
+    """The long ones begin first, and not one after the other: pytest-xdist gives each worker a
+    block of consecutive items to begin with, of a quarter of its share."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    block = max((len(together) + len(alone)) // workers // 4, 2)
+    long = [item for item in together if item.get_closest_marker("long")]
+    others = [item for item in together if not item.get_closest_marker("long")]
+    ordered = []
+    for worker in range(workers):
+        first = long[worker::workers]
+        fill = max(block - len(first), 0)
+        ordered += first + others[:fill]
+        del others[:fill]
+    return ordered + others + alone
 
 
 # --- the run as a whole ---------------------------------------------------------------------------

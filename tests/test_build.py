@@ -320,6 +320,7 @@ def test_no_header_of_another_cuda_stands_in(release):
             "nvidia corporation" in path.read_text(errors="replace").lower()] == []
 
 
+@pytest.mark.long
 @pytest.mark.other_build
 @pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
 def test_the_headers_of_cuda_12_will_do():
@@ -330,6 +331,7 @@ def test_the_headers_of_cuda_12_will_do():
                     "-I.", "-isystem", folder, source) == (0, "")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.other_build
 @pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
@@ -339,7 +341,7 @@ def test_a_library_built_with_the_headers_of_cuda_11_serves_a_program_of_cuda_13
     rooms = [f"build/obj/{path.relative_to(conftest.ROOT).with_suffix('.o')}" for room in conftest.CORE
              for path in sorted((conftest.ROOT / room).rglob("*.c"))]
 
-    rc, said = call("make", "-s", "lib", "B=build/cuda11", f"CUDA_INC={folder}",
+    rc, said = call("make", "-s", "lib", "B=build/cuda11", f"CUDA_INC={folder}", "CFLAGS=-O0",
                     f"CORE_OBJ={' '.join(rooms)}", limit=300)
     assert (rc, said) == (0, "")
     library = conftest.BUILD / "cuda11" / "libcachealloc.so"

@@ -94,7 +94,10 @@ KEPT = 12345
 
 
 # So many rounds of the program are a test's that it gets more time than others.
-LONG = pytest.mark.timeout(0 if "CA_FAULTS" in os.environ else 900)
+def more_time(test):
+    return pytest.mark.long(pytest.mark.timeout(0 if "CA_FAULTS" in os.environ else 900)(test))
+
+
 LIMIT = 1800 if "CA_FAULTS" in os.environ else 240  # seconds of one row: a round for each call
 
 
@@ -183,14 +186,14 @@ def test_each_call_to_the_driver_s_own_pool_fails_once(every_call_fails_once, de
                            ("cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemFreeAsync")])
 
 
-@LONG
+@more_time
 @DEPTHS
 @pytest.mark.parametrize("lane", LANES)
 def test_each_call_fails_once(every_call_fails_once, lane, depth):
     every_call_fails_once([(name, f"x_runtime_hooks:{lane}", SIM) for name in CALLED if name not in ONCE])
 
 
-@LONG
+@more_time
 @DEPTHS
 def test_each_call_fails_once_with_other_options(every_call_fails_once, depth):
     every_call_fails_once([
@@ -218,7 +221,7 @@ def test_a_context_that_cannot_be_popped_is_not_left_current(run, program, first
     assert result.sim["calls"]["cuCtxPopCurrent_v2"] > first
 
 
-@LONG
+@more_time
 @DEPTHS
 def test_a_failure_in_a_fresh_process(faults, depth):
     """700 is an error after which a context is of no use; 801 says that a function is missing. Of

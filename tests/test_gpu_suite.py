@@ -49,6 +49,7 @@ def states(result):
     return {step["name"]: step["state"] for step in result["steps"]}
 
 
+@pytest.mark.long
 @RELEASE
 def test_every_check_runs_and_passes_on_the_simulator(tmp_path):
     rc, said, result = suite(tmp_path, "check", env={"SIMULATED": "1"})
@@ -199,6 +200,7 @@ def test_a_kit_needs_no_toolkit():
     assert len(copies) > 6 and not any("/cudart" in " ".join(copy) for copy in copies), copies
 
 
+@pytest.mark.long
 @pytest.mark.other_build
 @RELEASE
 def test_the_kit_is_all_that_the_suite_needs(tmp_path):

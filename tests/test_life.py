@@ -206,7 +206,7 @@ def test_exit_in_a_signal_handler_amid_malloc_does_not_hang(run, program, conf, 
 @pytest.mark.parametrize("conf", LANES)
 def test_statistics_asked_for_in_a_signal_handler_do_not_hang(run, program, conf):
     """Nor does the report at exit, which asks for the same."""
-    result = run([program("life_ends"), "asked", 10000], conf=joined(conf, "stacks:off"))
+    result = run([program("life_ends"), "asked", 1000], conf=joined(conf, "stacks:off"))
 
     assert (result.rc, result.out) == (9, "")
 

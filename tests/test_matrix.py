@@ -9,7 +9,8 @@ from matrix import rows
 
 @pytest.mark.parametrize("lane", rows.LANES)
 @pytest.mark.parametrize("row", [
-    pytest.param(row, marks=[pytest.mark.other_build] * row.name.startswith("nvcc"), id=row.name)
+    pytest.param(row, id=row.name, marks=[pytest.mark.other_build, pytest.mark.long]
+                 if row.name.startswith("nvcc") else [])
     for row in rows.ROWS])
 def test_process_is_served(tmp_path, row, lane):
     rows.check(row, lane, tmp_path)

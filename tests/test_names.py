@@ -77,10 +77,11 @@ def test_dumps_name_functions_and_say_once_what_is_missing(run, program, hidden,
 
 
 def test_a_signal_names_functions(run, program, hidden, tmp_path):
-    run([program("dump_signal"), "live"], env=hidden, cwd=tmp_path,
-        conf=f"dump_signal:USR1,leak_report:{tmp_path}/report.%n")
+    result = run([program("dump_signal"), "live"], env=hidden, cwd=tmp_path,
+                 conf=f"dump_signal:USR1,leak_report:{tmp_path}/leaks-%n")
 
-    assert functions((tmp_path / "report.1").read_text())[0][0] == "allocate"
+    assert result.rc == 0
+    assert functions((tmp_path / "leaks-1").read_text())[0][0] == "allocate"
 
 
 def test_an_out_of_memory_names_functions(run, program, hidden):
@@ -132,6 +133,19 @@ def test_a_file_that_was_replaced_names_nothing(run, hidden, tmp_path):
 
     group, = leak_report.parse(read.err).groups
     assert group.frames[0].startswith("killed+0x")
+
+
+# --- separate debug files ------------------------------------------------------------------------
+
+
+def test_libc_has_no_lines_of_its_debug_file(run, program):
+    """Which would take ten times as long as the rest of a report."""
+    if not pathlib.Path("/usr/lib/debug/.build-id").exists():
+        pytest.skip("no debug files here; libc6-dbg has that of libc")
+    report = run(program("leaks")).err
+
+    assert "main at leaks.c:" in report and "__libc_start_main (libc" in report
+    assert "libc-start.c" not in report
 
 
 # --- long and mangled names -----------------------------------------------------------------------

@@ -28,6 +28,7 @@ NVCC = find_nvcc()
 ARCHES = {"default": ([], None), "sm_90": (["-arch=sm_90"], "arch:90")}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
 @pytest.mark.skipif(conftest.SANITIZER is not None, reason="nvcc's program is not instrumented")
 @pytest.mark.parametrize("arch", ARCHES)

@@ -39,6 +39,7 @@ def allowed(row):
     return [plain(row)] + [other.strip() for other in row["with shim"].split("|") if other.strip()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("preload, conf", [
     pytest.param(False, None, id="without-the-shim"), pytest.param(True, None, id="with-the-shim"),
     pytest.param(True, "x_runtime_hooks:false", id="through-the-driver-lane-alone"),

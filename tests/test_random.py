@@ -172,6 +172,7 @@ def test_a_race_is_found_and_its_program_shrunk():
 # --- the check can fail -----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_deliberate_fault_of_the_shim_is_caught(mutation):
     run = runner(mutation)

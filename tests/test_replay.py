@@ -384,6 +384,7 @@ def held(run, build, paths, *flags):
     return statistics.geometric_mean(row["efficiency"] for row in rows)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(conftest.BUILD.name != "build", reason="a sanitizer's pace is not the program's")
 @pytest.mark.parametrize("names, flags, least", [
     pytest.param(None, ("--passes", 3), 0.87, id="idle-3"),
@@ -398,6 +399,7 @@ def test_memory_held_for_made_traces_does_not_grow(run, build, tmp_path, names, 
     assert value >= least
 
 
+@pytest.mark.long
 @pytest.mark.skipif(conftest.BUILD.name != "build", reason="a sanitizer's pace is not the program's")
 @pytest.mark.skipif(not recorded(), reason="TRACES names no directory with recorded traces")
 @pytest.mark.parametrize("names, flags, least", [

@@ -28,6 +28,18 @@ def names(items):
     return [item.nodeid.split("::")[1] for item in items]
 
 
+def test_long_tests_begin_first_each_with_a_worker_of_its_own(monkeypatch):
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "2")
+    items = [item(f"test_{n}", marks=["long"] if n in (30, 31, 39) else []) for n in range(40)]
+    alone = [item("test_alone", marks=["alone"])]
+
+    ordered = conftest.spread(items, alone)
+
+    assert sorted(map(id, ordered)) == sorted(map(id, items + alone)) and ordered[-1] is alone[0]
+    # Of the 41 each of the two is given five to begin with.
+    assert ordered[:2] == [items[30], items[39]] and ordered[5] is items[31]
+
+
 CROSS = [item("test_a", preload=preload, conf=conf, size=size) for size in (1, 2)
          for preload, conf in ((False, None), (True, None), (True, "x_runtime_hooks:false"), (True, "x"))]
 

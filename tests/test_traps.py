@@ -81,6 +81,7 @@ def test_every_trap_is_listed():
     assert [trap for trap in TRAPS if f"`{trap}`" not in table] == []
 
 
+@pytest.mark.long
 def test_without_a_fault_these_tests_pass():
     conftest.debug_shim("none")
     rc, said = run_tests("none", *sorted(set(TRAPS.values())))

@@ -201,13 +201,27 @@ static int open_debug_file(Dwfl_Module *module, const char *path)
     return open_plain(path);
 }
 
+/* libc.so.6, or libc-2.31.so before glibc 2.34. */
+static bool is_libc(const char *file_name)
+{
+    const char *slash = strrchr(file_name, '/');
+    const char *base = slash ? slash + 1 : file_name;
+    return strncmp(base, "libc.so.", 8) == 0 || strncmp(base, "libc-2.", 7) == 0;
+}
+
 /* Looks under /usr/lib/debug/.build-id, then for the file that the module's .gnu_debuglink names,
- * beside the module as debuggers do. dwfl_standard_find_debuginfo would ask debuginfod. */
+ * beside the module as debuggers do. dwfl_standard_find_debuginfo would ask debuginfod.
+ *
+ * That of libc is not read: nearly every stack ends there, below main, where it tells nothing of
+ * the program, and to expand it takes 60 ms of each report (its symbol table is read all the same).
+ */
 static int find_debug_file(Dwfl_Module *module, void **data, const char *name, Dwarf_Addr base,
                            const char *file_name, const char *link, unsigned crc, char **found)
 {
     static const char *const folders[] = {"", ".debug/"};
     static char path[4096];
+    if (file_name && is_libc(file_name))
+        return -1;
     int fd = dw.dwfl_build_id_find_debuginfo(module, data, name, base, file_name, link, crc, found);
     const char *slash = file_name ? strrchr(file_name, '/') : NULL;
     if (fd >= 0 || !slash || !link || strchr(link, '/'))
