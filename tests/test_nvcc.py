@@ -28,11 +28,12 @@ NVCC = find_nvcc()
 ARCHES = {"default": ([], None), "sm_90": (["-arch=sm_90"], "arch:90")}
 
 
-@pytest.mark.long
 @pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
 @pytest.mark.skipif(conftest.SANITIZER is not None, reason="nvcc's program is not instrumented")
 @pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+@pytest.mark.parametrize("source", [
+    pytest.param(path, id=path.name, marks=[pytest.mark.long] * ("thrust" in path.name))
+    for path in SOURCES])
 def test_nvcc_program(run, source, arch):
     flags, sim = ARCHES[arch]
     binary = tools.nvcc(source.name, *flags)()

@@ -65,11 +65,11 @@ def runner(mutation=None, devices=2):
 def test_programs_do_the_same_under_the_shim(half):
     run = runner()
     count = EACH[half] * len(programs.PROFILES)
-    totals = soak.soak(run, first=half * 100000, ops=OPS, seeds=count, jobs=1, most_failures=1)
+    totals = soak.soak(run, first=half * 100000, ops=OPS, seeds=count, jobs=2, most_failures=1)
     print(soak.tell(totals))
     for failure in totals.failures:
         pytest.fail(soak.tell_failure(run, failure, seconds=20))
-    assert totals.seeds == count
+    assert totals.seeds in (count, count + 1)  # the other job was at one
     assert set(programs.CONFIGURATIONS) == set(totals.served)
     for configuration, served in totals.served.items():
         assert (served > 0) == programs.CONFIGURATIONS[configuration][0]
