@@ -5,6 +5,7 @@ import copy
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ import report_json
 
 CONVERT = conftest.ROOT / "tools" / "cachealloc-convert"
 MERGE = conftest.ROOT / "tools" / "merge_reports"
+REPORT = conftest.ROOT / "tools" / "cachealloc-report"
 ENDINGS = {"text": "", "pprof": ".pprof", "folded": ".folded", "pytorch": ".pickle"}
 ALL = "json+" + "+".join(ENDINGS)
 LEAK_PROGRAMS = conftest.BUILD / "tests" / "leaks"
@@ -197,6 +199,40 @@ def test_what_cannot_be_converted_is_told(made, words, rc, said):
     assert made.read_text() == before and not list(made.parent.glob("*.part"))
 
 
+WAYS = pytest.mark.parametrize("name, script, words", [
+    ("convert", CONVERT, ["-"]), ("merge", MERGE, ["-"]), ("report", REPORT, ["--diff", "-", "x"])],
+    ids=["convert", "merge", "report"])
+
+
+@WAYS
+def test_an_output_that_is_full_is_told_and_one_that_is_closed_is_not(made, name, script, words):
+    (made.parent / "x").write_bytes(made.read_bytes())
+    command = [sys.executable, script, *words]
+    with open("/dev/full", "wb") as full:
+        told = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60,
+                              input=made.read_bytes(), cwd=made.parent)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as nobody:
+        silent = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, check=False,
+                                timeout=60, input=made.read_bytes(), cwd=made.parent)
+
+    said = f"cachealloc {name}: stdout: No space left on device\n".encode()
+    assert (told.returncode, told.stderr) == (1, said)
+    assert (silent.returncode, silent.stderr) == (1, b"")
+
+
+@WAYS
+def test_an_interrupt_ends_it_without_a_traceback(made, name, script, words):
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    with subprocess.Popen([sys.executable, script, *words], cwd=made.parent, **pipes) as process:
+        process.stdin.write(b" " * (1 << 18))  # more than a pipe holds: it has begun to read
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+
+    assert (process.returncode, out, err) == (-signal.SIGINT, b"", b""), name
+
+
 def test_whatever_is_wrong_in_a_report_is_told(made, tools):
     """Each value of it, replaced in turn."""
     reports, shown, writers = tools
@@ -269,7 +305,8 @@ def test_merge_counts_once_what_is_there_as_text_and_as_json(run, program, tmp_p
 def test_merge_tells_json_that_is_no_report(tmp_path):
     (tmp_path / "x").write_text('{"schema": "other"}')
     assert convert("x", script=MERGE, cwd=tmp_path) == (
-        1, b"", 'cachealloc merge: x: its schema is "other"\n')
+        1, b"", 'cachealloc merge: x: its schema is "other"; accepted: what report_format:text or '
+                "json writes\n")
 
 
 @pytest.mark.parametrize("name", ["json", *ENDINGS])

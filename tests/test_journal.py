@@ -225,8 +225,9 @@ def test_the_script_finds_the_library_that_is_built(run, program, tmp_path):
 def test_another_library_is_refused(run, tmp_path):
     result = run([SCRIPT, "--library", "libm.so.6", tmp_path / "journal"], preload=False)
 
-    assert (result.rc, result.err) == (1, "cachealloc-journal: libm.so.6 reads no journals: it is not "
-                                          "libcachealloc.so, or an older one\n")
+    assert (result.rc, result.err) == (
+        1, "cachealloc journal: libm.so.6 reads no journals: it is not libcachealloc.so, or an older "
+        "one\n")
 
 
 @pytest.mark.parametrize("by_option", [False, True])
@@ -265,7 +266,7 @@ def test_where_the_report_cannot_be_written_both_files_are_named(run, program, t
 
     result = run([*READER, tmp_path / "journal", tmp_path / "none/report"])
 
-    assert (result.rc, result.err) == (1, f"cachealloc-journal: {tmp_path}/journal, report "
+    assert (result.rc, result.err) == (1, f"cachealloc journal: {tmp_path}/journal, report "
                                           f"{tmp_path}/none/report: No such file or directory\n")
 
 
@@ -345,7 +346,7 @@ def test_what_is_no_journal_is_refused(run, tmp_path, content, message):
 
     assert result.rc == 1
     assert f"{path} cannot be read: {message}" in result.err
-    assert f"cachealloc-journal: {path}: Invalid argument\n" in result.err
+    assert f"cachealloc journal: {path}: no report is made; accepted: " in result.err
 
 
 def test_a_journal_that_is_not_there_is_told(run, tmp_path):

@@ -265,11 +265,20 @@ def refused(launch, status, *said, words=(), command="run", **kwargs):
 def test_what_is_not_there(launch, tmp_path):
     refused(launch, 127, "no_such_tool: not found in PATH", words=["no_such_tool"])
     refused(launch, 127, f"{tmp_path}/x: no such file", words=[tmp_path / "x"])
+    (tmp_path / "train.py").touch()
+    refused(launch, 127, "train.py: not found in PATH; the one here is ./train.py; name its "
+            "Python: cachealloc run python3 ./train.py\n", words=["train.py"], cwd=tmp_path)
+    (tmp_path / "train.py").chmod(0o755)
+    refused(launch, 127, "train.py: not found in PATH; the one here is ./train.py\n",
+            words=["train.py"], cwd=tmp_path)
 
 
 def test_what_is_no_program(launch, tmp_path):
     (tmp_path / "x").write_text("x")
+    (tmp_path / "x.py").touch()
     refused(launch, 126, f"{tmp_path}: is a directory", words=[tmp_path])
+    refused(launch, 126, "x.py: not executable; name its Python: cachealloc run python3 ",
+            words=[tmp_path / "x.py"])
     refused(launch, 126, f"{tmp_path}/x: not executable", words=[tmp_path / "x"])
     refused(launch, 126, f"{tmp_path}/x: not executable", words=["x"], env={
         "PATH": f"{tmp_path}:{os.environ['PATH']}"})
@@ -494,6 +503,8 @@ def test_version_and_help(prefix):
         assert plain(script, "--version") == (0, f"cachealloc {VERSION}\n", "")
         rc, out, err = plain(script, "--help")
         assert (rc, err) == (0, "") and out == plain(script, "help")[1]
+        if script == SCRIPT:
+            assert plain(script, "help", "--help") == (0, out, "")
         assert plain(script) == (2, "", out)
         for command in ("report", "merge", "journal", "top"):
             rc, said, err = plain(script, "help", command)
@@ -569,7 +580,7 @@ def test_a_journal_is_read_by_the_same_command(launch, prefix, tmp_path):
 
     rc, out, err = plain(prefix / "bin/cachealloc", "journal", tmp_path / "journal")
 
-    assert rc == 1 and f"cachealloc-journal: {tmp_path}/journal: Invalid argument" in out + err
+    assert rc == 1 and f"cachealloc journal: {tmp_path}/journal: no report is" in out + err
 
 
 @pytest.mark.parametrize("installed", [False, True])
@@ -578,7 +589,7 @@ def test_a_process_is_watched_by_the_same_command(prefix, tmp_path, installed):
 
     rc, out, err = plain(script, "top", 2**31 - 1)
 
-    assert (rc, out) == (1, "") and err == f"cachealloc-top: there is no process {2**31 - 1}\n"
+    assert (rc, out) == (1, "") and err == f"cachealloc top: there is no process {2**31 - 1}\n"
 
 
 def test_without_python_that_is_said(tmp_path):

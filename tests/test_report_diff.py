@@ -193,7 +193,7 @@ def test_a_file_that_is_no_report_is_named(tmp_path, content, wrong):
         result = run("--diff", *files)
 
         assert (result.returncode, result.stdout) == (1, "")
-        assert result.stderr.startswith(f"cachealloc-report: {bad}: ") and wrong in result.stderr
+        assert result.stderr.startswith(f"cachealloc report: {bad}: ") and wrong in result.stderr
 
 
 @pytest.mark.parametrize("arguments, wrong", [

@@ -142,7 +142,7 @@ def test_a_file_of_no_use_is_named_and_the_others_make_the_page(tmp_path, conten
 
     assert result.returncode == 1
     message = result.stderr.splitlines()[0]
-    assert message.startswith(f"cachealloc-report: {bad}: ") and wrong in message, message
+    assert message.startswith(f"cachealloc report: {bad}: ") and wrong in message, message
     assert message.endswith(ACCEPTED)
     assert [one["pid"] for one in data_of(page)["processes"]] == [4001]
     assert wrong in data_of(page)["unreadable"][0][1]
@@ -155,8 +155,8 @@ def test_without_any_report_there_is_no_page(tmp_path):
 
     assert result.returncode == 1 and not page.exists()
     assert result.stderr.splitlines() == [
-        f"cachealloc-report: {tmp_path}/missing: No such file or directory",
-        f"cachealloc-report: {tmp_path}: Is a directory"]
+        f"cachealloc report: {tmp_path}/missing: No such file or directory",
+        f"cachealloc report: {tmp_path}: Is a directory"]
 
 
 def test_what_is_not_utf8_is_shown_as_well_as_can_be(tmp_path):
@@ -221,17 +221,17 @@ def test_a_page_that_cannot_be_written_is_said(tmp_path):
 
 @pytest.mark.skipif(pathlib.Path("/usr/share/nodejs/d3").exists(), reason="Debian's D3 is there")
 def test_without_d3_it_is_said_what_brings_it(tmp_path):
+    shutil.copytree(SCRIPT.parent, tmp_path / "tools")
     (tmp_path / "scripts").mkdir()
-    shutil.copy(SCRIPT, tmp_path / "scripts")
-    shutil.copytree(SCRIPT.parent / "report_page", tmp_path / "scripts" / "report_page")
     (tmp_path / "scripts" / "d3.sh").touch()
 
-    result = subprocess.run([sys.executable, tmp_path / "scripts" / SCRIPT.name, "-"], text=True,
+    result = subprocess.run([sys.executable, tmp_path / "tools" / SCRIPT.name, "-"], text=True,
                             capture_output=True, timeout=60, check=False,
                             input=json.dumps(report({}, [])))
 
     assert result.returncode == 1
-    for piece in (f"{tmp_path}/scripts/d3.sh", "apt-get install node-d3", "--d3 FILE"):
+    for piece in (f"{tmp_path}/scripts/d3.sh", "apt-get install node-d3",
+                  "cachealloc report --d3 FILE"):
         assert piece in result.stderr
 
 

@@ -69,6 +69,18 @@ def test_top_shows_it_as_often_as_asked(paged):
     assert result.rc == 0 and result.out.count("published, pid") == 3
 
 
+def test_top_tells_that_its_output_is_full(paged):
+    session, _ = paged
+    for words in ([], [session.pid]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([sys.executable, TOP, "--once", *map(str, words)], text=True,
+                                  stdout=full, stderr=subprocess.PIPE, check=False, timeout=60,
+                                  env=conftest.plain_env())
+
+        assert done.returncode == 1
+        assert done.stderr == "cachealloc top: stdout: No space left on device\n"
+
+
 def test_top_tells_how_many_in_a_second(paged):
     session, page = paged
     with subprocess.Popen([sys.executable, TOP, "-n", "1000", "-d", "0.2", str(session.pid)],
@@ -171,7 +183,7 @@ def test_top_on_a_terminal_goes_on_until_the_process_ends(paged):
 
     assert session.end() == 3
 
-    assert terminal.end() == (0, f"cachealloc-top: process {session.pid} has ended\n")
+    assert terminal.end() == (0, f"cachealloc top: process {session.pid} has ended\n")
 
 
 def test_arrows_choose_one_of_several_processes(paged, start):
@@ -309,7 +321,7 @@ def test_top_lists_the_processes_that_have_pages(paged, start):
     assert lines[0].split() == ["pid", "live", "reserved", "program"]
     ended = {line.split()[0]: line.endswith(" published (has ended)") for line in lines[1:]}
     assert ended[str(killed.pid)] and ended[str(session.pid)] is False  # others may have one, too
-    assert (f"cachealloc-top: {page.parent}/1 does not begin as a page of statistics does\n"
+    assert (f"cachealloc top: {page.parent}/1 does not begin as a page of statistics does\n"
             in result.err)
 
 
@@ -346,7 +358,7 @@ def test_top_knows_who_has_ended(paged):
 
     assert page.exists()
     assert (result.rc, result.out) == (1, "")
-    assert result.err == f"cachealloc-top: there is no process {session.pid}\n"
+    assert result.err == f"cachealloc top: there is no process {session.pid}\n"
 
 
 def test_the_page_of_an_earlier_process_of_that_id_is_not_believed(paged):
@@ -413,7 +425,7 @@ def test_nothing_in_a_page_is_believed_unseen(paged, how):
 
     session.process.send_signal(signal.SIGCONT)
     assert (result.rc, result.out) == (1, ""), result.out
-    assert result.err.startswith(f"cachealloc-top: {page} ") and said in result.err
+    assert result.err.startswith(f"cachealloc top: {page} ") and said in result.err
 
 
 def test_a_name_cannot_write_to_the_terminal(paged):
@@ -451,7 +463,7 @@ def test_what_is_no_file_of_the_users_is_no_page(paged, what, memory):
 
     session.process.send_signal(signal.SIGCONT)
     assert (result.rc, result.out) == (1, "")
-    assert result.err.startswith(f"cachealloc-top: {page}") and result.err.count("\n") == 1
+    assert result.err.startswith(f"cachealloc top: {page}") and result.err.count("\n") == 1
 
 
 def test_a_page_s_place_is_its_users_alone(start, runtime):
@@ -522,7 +534,7 @@ def test_a_folder_that_su_left_behind_is_passed_over(start_as, runtime):
         assert top_as(user, session.pid) == (0, "")
         (place / str(session.pid)).unlink()
         assert top_as(user, session.pid) == (
-            1, f"cachealloc-top: {runtime}/cachealloc/{session.pid}: Permission denied; in no other "
+            1, f"cachealloc top: {runtime}/cachealloc/{session.pid}: Permission denied; in no other "
                "folder is there a page\n")
     finally:
         session.process.kill()
