@@ -36,6 +36,9 @@ TORCH = """
             memory.current = made
     class cuda:
         memory = memory
+    class version:
+        cuda = None
+    __version__ = "2.15.0+cpu"
 """
 CUPY = """
     class OutOfMemoryError(MemoryError):
@@ -66,14 +69,18 @@ RMM = """
             mr.current = resource
 """
 NUMBA = {"__init__": "", "cuda/__init__": """
-    managers = []
-    set_memory_manager = managers.append
+    from numba.cuda.cudadrv import driver
+    def set_memory_manager(manager):
+        driver._memory_manager = manager
     class MemoryPointer:
         def __init__(self, context, pointer, size, owner=None, finalizer=None):
             self.pointer, self.size, self.finalizer = pointer, size, finalizer
         def __del__(self):
             self.finalizer()
 """, "cuda/cudadrv/__init__": "", "cuda/cudadrv/driver": """
+    import types
+    driver = types.SimpleNamespace(devices={})
+    _memory_manager = None
     class NumbaCUDAMemoryManager:
         def __init__(self, *, context):
             self.context = context
@@ -83,6 +90,13 @@ PROGRAMS = {
     "torch": (TORCH, """
         import cachealloc.torch, torch
         memory = torch.cuda.memory
+        try:
+            cachealloc.torch.enable()
+        except cachealloc.Error as error:
+            assert "PyTorch 2.15.0+cpu takes no allocator: accepted is 2.0" in str(error)
+        else:
+            raise AssertionError("it was taken")
+        torch.version.cuda = "13.2"
         memory.used = True
         try:
             cachealloc.torch.enable()
@@ -114,10 +128,19 @@ PROGRAMS = {
     """),
     "numba": (NUMBA, """
         import cachealloc.numba, numba.cuda, types
+        from numba.cuda.cudadrv import driver
+        device = driver.driver.devices[0] = types.SimpleNamespace(id=0, primary_context=object())
+        try:
+            cachealloc.numba.enable()
+        except cachealloc.Error as error:
+            assert "set NUMBA_CUDA_MEMORY_MANAGER=cachealloc.numba" in str(error)
+        assert driver._memory_manager is None
+        device.primary_context = None
         cachealloc.numba.enable()
-        assert numba.cuda.managers == [cachealloc.numba._numba_memory_manager]
-        device = types.SimpleNamespace(id=0)
-        manager = numba.cuda.managers[0](context=types.SimpleNamespace(device=device))
+        assert driver._memory_manager is cachealloc.numba._numba_memory_manager
+        device.primary_context = object()
+        cachealloc.numba.enable()
+        manager = driver._memory_manager(context=types.SimpleNamespace(device=device))
         manager.initialize()
         memory = manager.memalloc(1000)
         address = memory.pointer.value
@@ -173,3 +196,14 @@ def test_without_the_library_enable_says_where_it_looked(adapt, name, tmp_path):
 
     assert result.rc == 1
     assert f"{tmp_path / 'none.so'}, which CACHEALLOC_LIBRARY names" in result.err
+
+
+def test_another_library_is_not_taken_for_it(run):
+    library = conftest.BUILD / "simcuda" / "libcuda.so.1"
+    result = run(["/usr/bin/python3", "-B", "-c", "import cachealloc; cachealloc.open_library()"],
+                 preload=False, env={"PYTHONPATH": conftest.ROOT / "python",
+                                     "CACHEALLOC_LIBRARY": library})
+
+    assert result.rc == 1
+    assert result.err.endswith(f"Error: {library} has no cachealloc_alloc: it is not "
+                               "libcachealloc.so, or an older one\n")

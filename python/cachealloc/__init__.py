@@ -198,11 +198,15 @@ def open_library() -> str:
         path = "libcachealloc.so"
         try:
             path = library_path()
-            _opened.append(ctypes.CDLL(path))
+            library = ctypes.CDLL(path)
         except FileNotFoundError as error:
             raise Error(str(error)) from None
-        except OSError as error:
-            raise Error(f"{path}: {error}") from None
+        except OSError as error:  # the loader's; most have the path
+            raise Error(str(error) if path in str(error) else f"{path}: {error}") from None
+        if not hasattr(library, "cachealloc_alloc"):
+            raise Error(f"{path} has no cachealloc_alloc: it is not libcachealloc.so, or an older "
+                        "one")
+        _opened.append(library)
         for cached in (_library, _function, _marker):
             cached.cache_clear()
     return _library()._name or library_path()

@@ -30,7 +30,8 @@ def library_path() -> str:
     if not named:
         return _find("libcachealloc.so", _LIBRARIES)
     if not os.path.isfile(named):
-        raise FileNotFoundError(f"{named}, which CACHEALLOC_LIBRARY names, is no file")
+        raise FileNotFoundError(f"{named}, which CACHEALLOC_LIBRARY names, is no file; accepted: "
+                                "the path of libcachealloc.so")
     return os.path.abspath(named)
 
 

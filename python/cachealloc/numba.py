@@ -17,6 +17,7 @@ from typing import Any
 
 from numba import cuda
 from numba.cuda import MemoryPointer
+from numba.cuda.cudadrv import driver
 from numba.cuda.cudadrv.driver import NumbaCUDAMemoryManager
 
 import cachealloc
@@ -50,7 +51,20 @@ class MemoryManager(NumbaCUDAMemoryManager):
 _numba_memory_manager = MemoryManager  # what NUMBA_CUDA_MEMORY_MANAGER asks a module for
 
 
+def _has_contexts() -> bool:
+    """Whether Numba has used the GPU: a context keeps the manager that it began with."""
+    devices = getattr(driver.driver, "devices", {})
+    return any(getattr(device, "primary_context", None) for device in devices.values())
+
+
 def enable() -> None:
-    """Makes it Numba's memory manager; before Numba's first use of the GPU."""
+    """Makes it Numba's memory manager; a second call does nothing. Error: Numba has used the GPU,
+    and would go on without it."""
+    if getattr(driver, "_memory_manager", None) is MemoryManager:
+        return
+    if _has_contexts():
+        raise cachealloc.Error(
+            "cachealloc.numba.enable: Numba has used the GPU, and keeps its memory manager after "
+            "that: call it before, or set NUMBA_CUDA_MEMORY_MANAGER=cachealloc.numba")
     cachealloc.open_library()
     cuda.set_memory_manager(MemoryManager)

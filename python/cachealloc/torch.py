@@ -37,10 +37,13 @@ def enabled() -> bool:
 
 def enable() -> None:
     """Makes the library PyTorch's allocator; a second call does nothing. Error: PyTorch has used the
-    GPU, or has another allocator already; it takes none after that."""
+    GPU or has another allocator, and takes none after that; or it is built without CUDA."""
     global _allocator
     if enabled():
         return
+    if not torch.version.cuda or not hasattr(torch.cuda.memory, "CUDAPluggableAllocator"):
+        raise cachealloc.Error(f"cachealloc.torch.enable: PyTorch {torch.__version__} takes no "
+                               "allocator: accepted is 2.0 or later, built for CUDA")
     path = cachealloc.open_library()
     made = torch.cuda.memory.CUDAPluggableAllocator(path, "cachealloc_torch_alloc",
                                                     "cachealloc_torch_free")
