@@ -99,6 +99,29 @@ def test_the_variable_is_set_where_the_option_is(run, program, conf, value):
     assert run([program("nvtx"), "variable"], conf=conf).out == f"{value}\n{value}\n"
 
 
+def opened(run, program, how, **kwargs):
+    return run([program("nvtx"), how, str(conftest.SHIM)], conf="nvtx:true", preload=False, **kwargs)
+
+
+def test_opened_by_the_only_thread_it_sets_the_variable(run, program):
+    result = opened(run, program, "opened")
+
+    assert (result.rc, result.out) == (0, f"{NAME}\npush 0, pop 0\n"), result.err
+    assert "begin step" in result.err and "nvtx:" not in result.err
+
+
+def test_opened_beside_other_threads_it_leaves_the_environment_to_them(run, program):
+    result = opened(run, program, "beside")
+    assert (result.rc, result.out) == (0, "not set\npush -2, pop -2\n"), result.err
+    assert result.err.count("nvtx: other threads ran when the library was opened") == 1
+    assert f"start the program with {VARIABLE}={NAME}" in result.err
+
+    # As it says.
+    named = opened(run, program, "beside", env={VARIABLE: NAME})
+    assert (named.rc, named.out) == (0, f"{NAME}\npush 0, pop 0\n"), named.err
+    assert "begin step" in named.err and "nvtx:" not in named.err
+
+
 def test_another_tool_is_left_alone(run, program, tmp_path):
     cmd = [program("nvtx"), "variable"]
     for value in ("/opt/tool/libtool.so", "", f"{NAME}.other"):

@@ -4,10 +4,11 @@
  * they.
  *
  * The variable is set while the library is loaded, rather than by the launcher: so it is there
- * however the library came into the process, it follows that process's own options, and no thread
- * of the program reads the environment meanwhile. Its value is the library's soname: the loader
- * knows the one that is loaded by it and opens no file, whatever became of its path. A child
- * without the library in LD_PRELOAD finds none of that name, as a rule, and has empty functions.
+ * however the library came into the process, and it follows that process's own options. It is set
+ * by the only thread there is: others may read the environment, or change it. Its value is the
+ * library's soname: the loader knows the one that is loaded by it and opens no file, whatever
+ * became of its path. A child without the library in LD_PRELOAD finds none of that name, as a rule,
+ * and has empty functions.
  *
  * NVTX has a weak symbol for tools that are linked in, too. An executable does not export it, and a
  * value there would come before a tool of the program's own, so it is left alone. */
@@ -15,6 +16,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -30,9 +32,10 @@
 #define SONAME "libcachealloc.so"
 #define VERSION 3
 
-static bool looked;     /* at the configuration; before there is a thread, as the rest */
-static int wanted;      /* CA_NVTX_... */
-static bool other_tool; /* is named */
+static bool looked;        /* at the configuration; while the library is loaded, as the rest */
+static int wanted;         /* CA_NVTX_... */
+static bool other_tool;    /* is named */
+static bool other_threads; /* ran then, and nothing is named */
 
 /* --- what programs call ----------------------------------------------------------------------- */
 
@@ -249,8 +252,16 @@ static bool is_ours(const char *path)
     return strcmp(slash ? slash + 1 : path, SONAME) == 0;
 }
 
+/* A folder's links are itself, its name, and the folders in it: here one for each thread. Where
+ * /proc does not say there may be any number. */
+static bool is_only_thread(void)
+{
+    struct stat found;
+    return stat("/proc/self/task", &found) == 0 && found.st_nlink == 3;
+}
+
 /* Not by setenv: some programs have one of their own (bash), which is not ready before their main,
- * and that of libc asks the program's malloc. A thread that reads the old array goes on with it. */
+ * and that of libc asks the program's malloc. */
 static void name_ourselves(void)
 {
     static char setting[] = VARIABLE "=" SONAME;
@@ -280,6 +291,11 @@ void ca_nvtx_at_load(void)
         wanted = CA_NVTX_FALSE;
         return;
     }
+    if (!named && !is_only_thread()) {
+        other_threads = true;
+        wanted = CA_NVTX_FALSE;
+        return;
+    }
     ca_nvtx_ranges_prepare();
     if (!named)
         name_ourselves();
@@ -292,6 +308,10 @@ void ca_nvtx_configure(void)
     if (other_tool)
         ca_info("nvtx: " VARIABLE " names another library, which has the program's ranges: they "
                 "are no phases here");
+    else if (other_threads)
+        ca_warn("nvtx: other threads ran when the library was opened, so " VARIABLE " is not set, "
+                "and no range is heard: preload the library, or start the program "
+                "with " VARIABLE "=" SONAME);
     else
         ca_warn("nvtx: was not in " CA_OPTIONS_NAME " when the program began, and is not heard "
                 "later");

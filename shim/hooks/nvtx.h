@@ -2,8 +2,8 @@
 #ifndef CA_SHIM_HOOKS_NVTX_H
 #define CA_SHIM_HOOKS_NVTX_H
 
-/* While the library is loaded, before the program's main: where the option is on and no other tool
- * is named, the environment names this library. */
+/* While the library is loaded: where the option is on and no tool is named, and the process has no
+ * other thread, the environment names this library from then on. */
 void ca_nvtx_at_load(void);
 
 /* Says why nothing comes of the option, where that is so. */

@@ -5,7 +5,9 @@
  *   domains   of a domain of its own, of that of the Python package, and registered strings
  *   early     ranges that begin before CUDA is used
  *   no_cuda   ranges, and no CUDA
- *   variable  prints the environment's NVTX_INJECTION64_PATH, and its child's by a shell */
+ *   variable  prints the environment's NVTX_INJECTION64_PATH, and its child's by a shell
+ *   opened LIBRARY  opens the library as a module does; prints the variable; a range, with memory
+ *   beside LIBRARY  the same beside another thread, which keeps the environment that it had */
 #include <cuda_runtime_api.h>
 #if !__has_include(<nvtx3/nvToolsExt.h>)
 #include <stdio.h>
@@ -16,8 +18,12 @@ int main(void)
     return 77;
 }
 #else
+#include <dlfcn.h>
 #include <nvtx3/nvToolsExt.h>
+#include <pthread.h>
+#include <unistd.h>
 #include "check.h"
+#include "include/cachealloc.h"
 
 static void *take(size_t bytes)
 {
@@ -97,6 +103,42 @@ static void no_cuda(void)
     (void)nvtxRangePop();
 }
 
+static pthread_barrier_t around;
+
+static void *other_thread(void *argument)
+{
+    char **before = environ;
+    (void)argument;
+    (void)pthread_barrier_wait(&around);
+    (void)pthread_barrier_wait(&around);
+    CHECK(environ == before);
+    return NULL;
+}
+
+static void opened(const char *path, int beside)
+{
+    pthread_t thread;
+    OK(pthread_barrier_init(&around, NULL, 2));
+    if (beside) {
+        OK(pthread_create(&thread, NULL, other_thread, NULL));
+        (void)pthread_barrier_wait(&around);
+    }
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        FAIL("%s", dlerror());
+    if (beside) {
+        (void)pthread_barrier_wait(&around);
+        OK(pthread_join(thread, NULL));
+    }
+    const char *variable = getenv("NVTX_INJECTION64_PATH");
+    puts(variable ? variable : "not set");
+    __typeof__(cachealloc_alloc) *take_here =
+        (__typeof__(take_here))dlsym(library, "cachealloc_alloc");
+    CHECK(take_here(1000, 0, 0, NULL)); /* it stays, and makes a report */
+    printf("push %d", nvtxRangePushA("step"));
+    printf(", pop %d\n", nvtxRangePop());
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "phases";
@@ -109,6 +151,8 @@ int main(int argc, char **argv)
         early();
     } else if (strcmp(what, "no_cuda") == 0) {
         no_cuda();
+    } else if (argc > 2) {
+        opened(argv[2], strcmp(what, "beside") == 0);
     } else {
         printf("%s\n", variable ? variable : "not set");
         fflush(stdout);
