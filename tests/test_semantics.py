@@ -36,6 +36,8 @@ def succeeds(result):
     (["both_no_context", "pop"], None),
     (["both_no_context", "set"], None),
     (["both_no_context", "destroy"], None),
+    (["both_no_context", "beside"], None),
+    (["both_no_context", "beside_early"], None),
     (["kinds"], None),
     (["drv_sync_memops", 1100], None),
     (["drv_sync_memops", "race"], "latency:cuPointerSetAttribute=1000000"),

@@ -7,8 +7,8 @@ import leak_report
 from test_async import CASES, SIM
 
 MIB = 1 << 20
-SEMANTICS = ["basic", "refused", "mixed", "device", "recorded", "awaited", "own", "shared_pool", "streams", "handles", "reset",
-             "capture", "refusal", "full", "fork", "early"]
+SEMANTICS = ["basic", "refused", "mixed", "device", "recorded", "awaited", "own", "shared_pool",
+             "streams", "handles", "reset", "capture", "refusal", "full", "fork", "early"]
 CONFS = [pytest.param(None, id="pool"), pytest.param("x_runtime_hooks:false", id="driver-lane"),
          pytest.param("expandable_segments:true,reuse:order", id="order"),
          pytest.param("debug:zero", id="zero"), pytest.param("backend:off", id="tracking")]
@@ -41,6 +41,16 @@ def test_it_answers_as_the_header_says(run, program, by, case, conf):
 
     assert result.rc == 0, result.err
     assert leak_report.nothing_leaked(result.err) or case in SAYS, result.err
+
+
+@pytest.mark.parametrize("conf", [None, "reuse:order"])
+def test_without_a_context_memory_is_of_the_primary_one(run, program, by, conf):
+    """As the runtime's own would be, whatever contexts the program has made."""
+    how, path = by
+    result = run([program("both_ordered"), *path], conf=conf, sim=DEVICES, **how)
+
+    assert result.rc == 0, result.err
+    assert leak_report.nothing_leaked(result.err), result.err
 
 
 def test_what_is_left_is_reported_by_its_stack(run, program, by):

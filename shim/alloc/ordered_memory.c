@@ -90,6 +90,14 @@ static void leave(const place_t *place)
         (void)ca_driver()->cuCtxPopCurrent_v2(&popped);
 }
 
+/* NULL too where no hook sees it end. Memory of a context that the program created would end with
+ * that. */
+static const ca_context_t *known_primary(int device)
+{
+    const ca_context_t *known = ca_hooks_in_place() ? ca_context_on((unsigned)device) : NULL;
+    return known && !atomic_load(&known->created) ? known : NULL;
+}
+
 /* The thread's own default stream of a device is that of the context which is current there: where
  * none of the device is, of the one that the runtime would make current. */
 static CUresult enter_device(place_t *place, int device)
@@ -108,7 +116,7 @@ static CUresult enter_device(place_t *place, int device)
         return CUDA_SUCCESS;
     if (device == CA_ORDERED_HERE)
         device = 0;
-    const ca_context_t *known = ca_hooks_in_place() ? ca_context_on((unsigned)device) : NULL;
+    const ca_context_t *known = known_primary(device);
     if (known)
         return push(place, known->handle);
     /* The reference is kept, as the runtime keeps its own: the memory needs the context. */

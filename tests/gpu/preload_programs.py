@@ -32,6 +32,8 @@ SAME = [
     (("both_no_context", "pop"), None),
     (("both_no_context", "set"), None),
     (("both_no_context", "destroy"), None),
+    (("both_no_context", "beside"), None),
+    (("both_no_context", "beside_early"), None),
     (("capture", "relaxed"), None),
     (("capture", "thread"), None),
     (("cross_free",), None),
@@ -144,6 +146,7 @@ WHOLE = ("meminfo",)
 SHIM = [
     (("api_external",), 0),
     (("api_ordered", "basic"), 0),
+    (("both_ordered",), 0),
     (("api_ordered", "mixed"), 0),
     (("api_ordered", "recorded"), 0),
     (("api_ordered", "awaited"), 0),
