@@ -53,6 +53,14 @@ def test_without_a_context_memory_is_of_the_primary_one(run, program, by, conf):
     assert leak_report.nothing_leaked(result.err), result.err
 
 
+@pytest.mark.parametrize("conf", ["backend:off", "backend:async"])
+def test_what_was_said_of_memory_ends_with_it(run, program, conf):
+    """Where the driver has it a free behind all work would wait here, and the work waits for us."""
+    result = run([program("api_ordered"), "stale"], conf=conf, sim=DEVICES, timeout=10)
+
+    assert (result.rc, result.out) == (0, "the same\n"), result.err
+
+
 def test_what_is_left_is_reported_by_its_stack(run, program, by):
     how, path = by
     result = run([program("api_ordered"), "leak", *path], **how)

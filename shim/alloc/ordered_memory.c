@@ -170,8 +170,10 @@ static CUresult from_driver(CUdeviceptr *address, size_t bytes, CUstream stream)
                                driver->cuMemAllocAsync(address, bytes, stream));
     if (code == CUDA_ERROR_NOT_SUPPORTED) /* a device without memory pools */
         code = CA_WITH_RECLAIM(ca_reclaim(before), driver->cuMemAlloc_v2(address, bytes));
-    if (code == CUDA_SUCCESS)
+    if (code == CUDA_SUCCESS) {
+        (void)ca_other_streams_take(*address); /* its free would wait on the host */
         ca_track_driver_alloc(CA_KIND_ASYNC, *address, bytes, before, stream);
+    }
     return code;
 }
 
@@ -298,6 +300,13 @@ static CUresult free_pooled(const ca_allocation_t *record, CUstream stream, bool
     return give(record, order, context);
 }
 
+/* It is held behind all work in any case. */
+static CUresult free_held(const ca_allocation_t *record)
+{
+    (void)ca_other_streams_take(record->address);
+    return ca_backend_async_free(record);
+}
+
 static CUresult free_memory(CUdeviceptr address, CUstream stream)
 {
     ca_allocation_t record;
@@ -317,7 +326,7 @@ static CUresult free_memory(CUdeviceptr address, CUstream stream)
         return ca_track_refused(&record, CA_FREES_DEVICE, code);
     if (record.shared)
         return ca_shared_free_async(&record, ca_driver()->cuMemFreeAsync, stream);
-    code = ca_backend_async_gave(&record)             ? ca_backend_async_free(&record)
+    code = ca_backend_async_gave(&record)             ? free_held(&record)
            : !record.owner || ca_device_lost(&record) ? to_driver(address, stream)
                                                       : free_pooled(&record, stream, captured);
     return code == CUDA_SUCCESS ? code : ca_track_refused(&record, CA_FREES_DEVICE, code);

@@ -1,6 +1,7 @@
 /* Memory that work of other streams than its own uses (cachealloc_record_stream): a free of it
  * is behind all work. A set of addresses: one that stays in it where another call freed the memory
- * costs the next one there a free behind all work. From any thread, with no lock held. */
+ * costs the next one there, where the pool has it, a free behind all work. From any thread, with no
+ * lock held. */
 #ifndef CA_SHIM_ALLOC_OTHER_STREAMS_H
 #define CA_SHIM_ALLOC_OTHER_STREAMS_H
 

@@ -146,6 +146,7 @@ WHOLE = ("meminfo",)
 SHIM = [
     (("api_external",), 0),
     (("api_ordered", "basic"), 0),
+    (("api_ordered", "stale"), 0),
     (("both_ordered",), 0),
     (("api_ordered", "mixed"), 0),
     (("api_ordered", "recorded"), 0),

@@ -9,6 +9,7 @@
  *     own       used on another thread's own stream, which has the same handle
  *     shared_pool  freed in captures of two graphs, whose pool is released by each
  *     recorded  used on another stream, which is held: not handed out until that goes on
+ *     stale     used on another stream and freed by cudaFree; what is there next is freed at once
  *     streams   freed on another stream than its own; its own destroyed before the free
  *     handles   streams come and go with the same handle, each with memory freed on it
  *     reset     the device is reset: its memory is gone, and other memory comes
@@ -235,6 +236,24 @@ static void recorded(void)
     OK(cudaDeviceSynchronize());
 }
 
+/* What the driver gives has the same address again. */
+static void stale(void)
+{
+    gate_t gate = GATE_CLOSED;
+    cudaStream_t stream = make_stream(), other = make_stream();
+    char *memory = allocate(MIB, stream);
+    OK(cudaStreamSynchronize(stream));
+    OK(record_stream(memory, other));
+    OK(cudaFree(memory));
+    OK(cudaDeviceSynchronize());
+    char *second = allocate(MIB, stream);
+    gate_hold(&gate, other);
+    give(second, stream);
+    gate_open(&gate);
+    OK(cudaDeviceSynchronize());
+    puts(second == memory ? "the same" : "another");
+}
+
 /* With memory of the driver's own too, which is told of one stream alone. */
 static void awaited(void)
 {
@@ -458,11 +477,14 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"basic", basic},     {"refused", refused}, {"mixed", mixed},
-                 {"device", device},   {"streams", streams}, {"recorded", recorded},
-                 {"awaited", awaited}, {"own", own},         {"shared_pool", shared_pool},
-                 {"handles", handles}, {"reset", reset},     {"capture", capture},
-                 {"refusal", refusal}, {"full", full},       {"fork", in_child}};
+    } cases[] = {{"basic", basic},       {"refused", refused},
+                 {"mixed", mixed},       {"device", device},
+                 {"stale", stale},       {"streams", streams},
+                 {"recorded", recorded}, {"awaited", awaited},
+                 {"own", own},           {"shared_pool", shared_pool},
+                 {"handles", handles},   {"reset", reset},
+                 {"capture", capture},   {"refusal", refusal},
+                 {"full", full},         {"fork", in_child}};
     CHECK(argc > 1);
     if (argc < 3 && !dlsym(RTLD_DEFAULT, "cachealloc_alloc")) {
         puts("no shim");
