@@ -185,9 +185,9 @@ clang: | $(CUDA_INC)/cuda.h
 # the commands.
 AGAIN = +@echo "building in $B/" && \
     $(MAKE) $(if $(V),,-s) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
-# A test that waits for something leaves a core to the next one. With three on two cores 15% was
-# idle.
-WORKERS := $(shell expr $(JOBS) \* 2)
+# A test that waits for something leaves a core to the next one. With four on two cores a quarter
+# was idle.
+WORKERS := $(shell expr $(JOBS) \* 5 / 2)
 TEST_TIMEOUT := $(if $(filter asan tsan,$(BUILD)),900,300)
 
 # Which tests run is tests/conftest.py's to say (TIERS); what is named by K or T runs in each variant.

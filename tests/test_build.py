@@ -410,7 +410,7 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
     d3 = ["d3.min.js"] if (conftest.ROOT / "build/d3/d3.min.js").exists() else []
     page = [f"opt/libexec/cachealloc/report_page/{name}" for name in (
         "__init__.py", "areas.js", "areas.py", "as_folded.py", "as_pprof.py", "as_pytorch.py",
-        "as_text.py", *d3, "data.js", "diff.py", "flame.js", "head.js",
+        "as_text.py", "command.py", *d3, "data.js", "diff.py", "flame.js", "head.js",
         "keys.py", "main.js", "page.css", "page.html", "page.py", "phases.js", "reports.py",
         "rows.js", "shown.py", "table.js", "text.js", "timeline.js", "version.py")]
     assert files_below(tmp_path) == [
@@ -512,7 +512,7 @@ def test_what_is_installed_runs_on_python_3_6(tmp_path):
     scripts = [path for path in tmp_path.rglob("*") if path.is_file() and (
         path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/env python3\n"))]
 
-    assert len(scripts) == 18 + len(list((conftest.ROOT / "python/cachealloc").glob("*.py")))
+    assert len(scripts) == 19 + len(list((conftest.ROOT / "python/cachealloc").glob("*.py")))
     for path in scripts:
         tree = ast.parse(path.read_text(encoding="utf-8"), path.name, feature_version=(3, 6))
         assert not LATER & set(names_in(tree)), path.name
