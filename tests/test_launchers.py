@@ -20,6 +20,7 @@ import leak_report
 CACHEALLOC = conftest.ROOT / "tools" / "cachealloc"
 RANKS = range(4)
 BYTES = 4096
+LIMIT_S = 240  # torchrun imports PyTorch, which takes 20 s and more on a busy machine
 
 # One rank: it leaks one allocation more than the rank before it, and keeps a copy of its metrics,
 # which go with the process.
@@ -175,7 +176,7 @@ def job(run, program, tmp_path):
     looks at what the ranks left."""
     def start(launcher, env=None):
         result = run([*launcher, "sh", "-c", RANK, program("published")], preload=False, cwd=tmp_path,
-                     env={**AS_ROOT, **(env or {})})
+                     env={**AS_ROOT, **(env or {})}, timeout=LIMIT_S)
         assert result.rc == 0, result.err
         left_a_report_each(tmp_path)
         return result
