@@ -43,6 +43,7 @@ bool ca_py_is_same_made(const ca_py_layout_t *layout, const ca_py_code_t *known)
 bool ca_py_is_interpreters(const ca_py_code_t *code);
 
 #define CA_PY_HASH_AFTER_LENGTH 8u /* in a string, of all versions */
+#define CA_PY_NO_HASH UINT64_MAX   /* none was asked for yet */
 
 /* Of a string's state. */
 enum { CA_PY_KIND_SHIFT = 2, CA_PY_KIND = 7, CA_PY_COMPACT = 1 << 5, CA_PY_ASCII = 1 << 6 };
@@ -83,12 +84,23 @@ static inline bool ca_py_same_characters(const ca_py_layout_t *layout, uintptr_t
                             (size_t)length * (shape >> CA_PY_KIND_SHIFT & CA_PY_KIND));
 }
 
+/* The same by its hash, where that was known when the name was copied. */
+static inline bool ca_py_has_name(const ca_py_layout_t *layout, uintptr_t name,
+                                  const ca_py_code_t *known)
+{
+    uint64_t hash = known->place.name_hash;
+    if (hash == CA_PY_NO_HASH)
+        return ca_py_same_characters(layout, name, known->name.shape, known->name.length,
+                                     known->name.data);
+    return ca_py_word(name + layout->str.length + CA_PY_HASH_AFTER_LENGTH) == hash;
+}
+
 /* By the objects of the code that the copy was made of, where it has those: any may be another one
- * in that place, but is alive. The hash of the name stands for it, and where the code is a file's,
- * its first line and how many bytes of lines it has for those: the file would have to be changed
- * and read again into the same places. Not known to be the same where it is false. Without
- * `with_file` the file's name is taken to be as it was: another code of the stack has the object.
- */
+ * in that place, but is alive. The hash of the name stands for it where it had one, and where the
+ * code is a file's, its first line and how many bytes of lines it has for those: the file would
+ * have to be changed and read again into the same places. Not known to be the same where it is
+ * false. Without `with_file` the file's name is taken to be as it was: another code of the stack
+ * has the object. */
 static inline bool ca_py_is_same_in_place(const ca_py_layout_t *layout, uintptr_t code,
                                           const ca_py_code_t *known, bool with_file)
 {
@@ -101,8 +113,9 @@ static inline bool ca_py_is_same_in_place(const ca_py_layout_t *layout, uintptr_
          (ca_py_half(code + layout->code.first_line) ^ place->first_line)) != 0)
         return false;
     if (((ca_py_word(name + length) ^ place->name_length) |
-         (ca_py_word(lines + length) ^ place->lines_count) |
-         (ca_py_word(name + length + CA_PY_HASH_AFTER_LENGTH) ^ place->name_hash)) != 0)
+         (ca_py_word(lines + length) ^ place->lines_count)) != 0)
+        return false;
+    if (!ca_py_has_name(layout, name, known))
         return false;
     if (with_file && (ca_py_word(file + length) != place->file_length ||
                       !ca_py_same_characters(layout, file, place->file_shape, place->file_length,
