@@ -66,6 +66,15 @@ static inline uint64_t instruction_at(const ca_py_layout_t *layout, uintptr_t fr
     return ca_py_word(frame + layout->frame.instruction) & layout->instruction_mask;
 }
 
+/* Of the frame that the step is of, by the step: with the word that led there, which agrees with
+ * it, the processor would read one frame after the other, and not all side by side. */
+static inline uintptr_t address_of(const ca_py_step_t *step)
+{
+    uintptr_t frame = step->frame;
+    __asm__("" : "+r"(frame)); /* not taken to be that word */
+    return frame;
+}
+
 uint32_t ca_py_cache_find(ca_py_cache_t *cache, const ca_py_layout_t *layout, uintptr_t state,
                           uintptr_t frame, uint32_t native, int (*stop)(void), bool *stopped)
 {
@@ -94,11 +103,12 @@ uint32_t ca_py_cache_find(ca_py_cache_t *cache, const ca_py_layout_t *layout, ui
                 *stopped = true;
                 return 0;
             }
-            if ((((ca_py_word(frame + code) & code_mask) ^ step->code) |
-                 ((ca_py_word(frame + instruction) & instruction_mask) ^ step->instruction)) != 0 ||
+            const uintptr_t its = address_of(step);
+            if ((((ca_py_word(its + code) & code_mask) ^ step->code) |
+                 ((ca_py_word(its + instruction) & instruction_mask) ^ step->instruction)) != 0 ||
                 (!alive && !is_same_code(layout, step, &in_place)))
                 break;
-            frame = (uintptr_t)ca_py_word(frame + previous);
+            frame = (uintptr_t)ca_py_word(its + previous);
         }
         if (step == end || CA_MUTATED(python_outer_unread)) {
             entry->generation = generation;

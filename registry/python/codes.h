@@ -26,7 +26,8 @@ typedef struct ca_py_in_place {
     uint64_t name_hash;
     const void *file_text; /* the copy */
     uint32_t name_length, file_length, lines_count, first_line, file_shape;
-    bool is_of_file; /* not made by the program as it ran: its file's name is no <...> */
+    bool name_marked; /* name_hash is ca_py_mark of it: the object had none when it was copied */
+    bool is_of_file;  /* not made by the program as it ran: its file's name is no <...> */
 } ca_py_in_place_t;
 
 #define CA_PY_CACHE_LINE 64

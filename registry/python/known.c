@@ -228,11 +228,14 @@ static uint32_t add_code(const ca_py_layout_t *layout, uintptr_t code)
         !read_code_bytes(layout, &guarded, code, &bytes) ||
         (!ca_py_is_interpreters(&content) && !ca_py_lines_cover(&content.lines, bytes)))
         return 0;
+    bool marked = content.name.hash == CA_PY_NO_HASH;
     content.place = (ca_py_in_place_t){
         .name = content.name.object,
         .file = content.file.object,
         .lines = content.place.lines,
-        .name_hash = content.name.hash,
+        .name_hash = marked ? ca_py_mark(layout, content.name.object, content.name.length)
+                            : content.name.hash,
+        .name_marked = marked,
         .name_length = content.name.length,
         .file_length = content.file.length,
         .lines_count = (uint32_t)content.lines.count,

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include "registry/python/codes.h"
 #include "registry/python/walk.h"
+#include "registry/stack/hash.h"
 
 #define CA_PY_CODE_SET_BITS 8
 #define CA_PY_SITE_SET_BITS 9
@@ -84,23 +85,24 @@ static inline bool ca_py_same_characters(const ca_py_layout_t *layout, uintptr_t
                             (size_t)length * (shape >> CA_PY_KIND_SHIFT & CA_PY_KIND));
 }
 
-/* The same by its hash, where that was known when the name was copied. */
-static inline bool ca_py_has_name(const ca_py_layout_t *layout, uintptr_t name,
-                                  const ca_py_code_t *known)
+/* Of the characters of a live string of that length, and how it has them. */
+static inline uint64_t ca_py_mark(const ca_py_layout_t *layout, uintptr_t text, size_t length)
 {
-    uint64_t hash = known->place.name_hash;
-    if (hash == CA_PY_NO_HASH)
-        return ca_py_same_characters(layout, name, known->name.shape, known->name.length,
-                                     known->name.data);
-    return ca_py_word(name + layout->str.length + CA_PY_HASH_AFTER_LENGTH) == hash;
+    uint32_t shape = ca_py_half(text + layout->str.state) & CA_PY_SHAPE;
+    uintptr_t at = text + ca_py_data_offset(layout, shape);
+    size_t bytes = length * (shape >> CA_PY_KIND_SHIFT & CA_PY_KIND);
+    uint64_t mark = shape;
+    for (; bytes > sizeof mark; bytes -= sizeof mark, at += sizeof mark)
+        mark = ca_hash_word(mark ^ ca_py_word(at));
+    return ca_hash_word(mark ^ ca_py_word(at) << (sizeof mark - bytes) * 8);
 }
 
 /* By the objects of the code that the copy was made of, where it has those: any may be another one
- * in that place, but is alive. The hash of the name stands for it where it had one, and where the
- * code is a file's, its first line and how many bytes of lines it has for those: the file would
- * have to be changed and read again into the same places. Not known to be the same where it is
- * false. Without `with_file` the file's name is taken to be as it was: another code of the stack
- * has the object. */
+ * in that place, but is alive. The hash of the name stands for it, of our own where it had none, as
+ * most qualified names; and where the code is a file's, its first line and how many bytes of lines
+ * it has for those: the file would have to be changed and read again into the same places. Not
+ * known to be the same where it is false. Without `with_file` the file's name is taken to be as it
+ * was: another code of the stack has the object. */
 static inline bool ca_py_is_same_in_place(const ca_py_layout_t *layout, uintptr_t code,
                                           const ca_py_code_t *known, bool with_file)
 {
@@ -115,7 +117,9 @@ static inline bool ca_py_is_same_in_place(const ca_py_layout_t *layout, uintptr_
     if (((ca_py_word(name + length) ^ place->name_length) |
          (ca_py_word(lines + length) ^ place->lines_count)) != 0)
         return false;
-    if (!ca_py_has_name(layout, name, known))
+    if ((place->name_marked
+             ? ca_py_mark(layout, name, place->name_length)
+             : ca_py_word(name + length + CA_PY_HASH_AFTER_LENGTH)) != place->name_hash)
         return false;
     if (with_file && (ca_py_word(file + length) != place->file_length ||
                       !ca_py_same_characters(layout, file, place->file_shape, place->file_length,
