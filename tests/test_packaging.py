@@ -6,8 +6,10 @@ import fcntl
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import sys
+import types
 import zipfile
 
 import pytest
@@ -370,3 +372,38 @@ def test_the_recipe_of_spack_names_what_the_makefile_takes():
     assert RECIPE.parents[above] == conftest.ROOT
     for name in re.findall(r'"([A-Z0-9_]+)=', recipe.replace('f"', '"')):
         assert re.search(rf"^{name} [:?]?=", made, re.MULTILINE), name
+
+
+class Makefile:
+    """Spack's MakefilePackage, as far as the recipe asks for it."""
+
+    prefix = "/there"
+    spec = {"cuda": types.SimpleNamespace(prefix=types.SimpleNamespace(include="/cuda/include"))}
+
+
+@pytest.mark.parametrize("since", ["0.22", "1.0"])
+def test_the_recipe_of_spack_is_read_where_spack_has_its_parts(monkeypatch, since):
+    """Since 1.0 the build systems are in a repository of packages, and before in spack.package."""
+    said = {}
+    package = types.ModuleType("spack.package")
+    package.__all__ = ["conflicts", "depends_on", "license", "requires", "version"]
+    for name in package.__all__:
+        setattr(package, name, lambda *what, **how: said.setdefault(what[0], how))
+    systems = {"spack": types.ModuleType("spack"), "spack.package": package}
+    if since == "1.0":
+        for name in ("", ".builtin", ".builtin.build_systems", ".builtin.build_systems.makefile"):
+            systems[f"spack_repo{name}"] = types.ModuleType(f"spack_repo{name}")
+        systems["spack_repo.builtin.build_systems.makefile"].MakefilePackage = Makefile
+    else:
+        systems["spack_repo"] = None
+        package.MakefilePackage = Makefile
+        package.__all__.append("MakefilePackage")
+    for name, module in systems.items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+    recipe = runpy.run_path(str(RECIPE))["Cachealloc"]
+
+    assert issubclass(recipe, Makefile) and recipe.git == conftest.ROOT.as_uri()
+    assert recipe().build_targets == ["lib", "CUDA_INC=/cuda/include"]
+    assert recipe().install_targets == ["install", "PREFIX=/there", "D3=", "CUDA_INC=/cuda/include"]
+    assert said["cuda@11.7:"] == {"type": "build"} and said["python@3.6:"] == {"type": "run"}

@@ -2,9 +2,12 @@
 
 import pathlib
 
-from spack_repo.builtin.build_systems.makefile import MakefilePackage
-
 from spack.package import *
+
+try:
+    from spack_repo.builtin.build_systems.makefile import MakefilePackage
+except ImportError:
+    pass  # before Spack 1.0 it is in spack.package
 
 
 class Cachealloc(MakefilePackage):
