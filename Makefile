@@ -101,7 +101,7 @@ $B/obj/%.o: %.S
 # What release tests take from the debug build, each behind a link: the shim with its assertions and
 # deliberate faults, and the rules of reuse in order and of ranges. One make builds all of it, since
 # two would write the same objects at once.
-UNIT_DEBUG := $(patsubst %,$B/tests/unit/test_%-debug,order range view)
+UNIT_DEBUG := $(patsubst %,$B/tests/unit/test_%-debug,home order range view)
 OF_DEBUG := $(if $(filter release portable,$(BUILD)),of-debug)
 of-debug: FORCE
 	@$(MAKE) -s --no-print-directory BUILD=debug lib \

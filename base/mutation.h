@@ -78,6 +78,10 @@
     X(fence_before_free)    /* a fence is recorded before the frees that it is to cover */         \
     X(query_unrecorded)     /* an event that was never recorded counts as completed */             \
     X(reuse_across_streams) /* what was freed on one stream is handed out on another at once */    \
+    X(home_at_once)         /* no fault: a stream comes home whenever it may, for tests */         \
+    X(home_shared)          /* what is ready in one stream's order is handed out to all */         \
+    X(home_unfenced)        /* it is ready for all once that stream has left home */               \
+    X(home_released)        /* it goes back upstream in flight */                                  \
     X(legacy_unfenced)      /* what was freed on the legacy stream is taken before its fence */    \
     X(reuse_across_reset)   /* the arena of a context that was reset goes on serving */            \
     X(capture_gate)         /* fences are recorded while streams are captured */                   \

@@ -259,7 +259,7 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
     begin_alloc(arena);
     const ca_epoch_t *newest = arena->plain_fences.closed.tail;
     ca_block_t *found = newest && newest->lent ? ca_epoch_take_owed(arena, size) : NULL;
-    if (!found)
+    if (!found && !arena->home)
         found = take_passed(arena, size);
     if (found)
         hand_out(found, block, address, NULL);
@@ -280,6 +280,13 @@ static int serve(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, bool read
     int rc = 0;
 
     begin_alloc(arena);
+    if (stream != arena->asked) {
+        if (ready_only && arena->home) {
+            ca_lock_drop(&arena->lock);
+            return -EAGAIN;
+        }
+        ca_stream_asks(arena, stream);
+    }
     if (!stream)
         ca_arena_serve_in_order(arena);
     bool asks = !stream && ca_warmup_asks(arena, size);
@@ -412,7 +419,8 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
             arena->pending -= ca_block_size(block);
             ca_block_ready(arena, block);
-        } else if (!(covered = how == PLAIN && share(arena, block))) {
+        } else if (!(covered = (stream && ca_stream_keeps(stream, block)) ||
+                               (how == PLAIN && share(arena, block)))) {
             ca_epoch_push(arena, fences, block);
             fences->open->foreign |= foreign && !stream;
             ca_epoch_freed_by(fences->open, elsewhere ? CA_BY_SEVERAL : ca_thread_number());

@@ -108,6 +108,10 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined);
  * context. Made on first use, without a call upstream; NULL as above. */
 ca_stream_t *ca_arena_legacy_stream(ca_arena_t *arena, void *queue);
 
+/* The same stream in the order of its own work alone, for callers that count on no more: not on the
+ * work of other streams that an operation on it would wait for. */
+ca_stream_t *ca_arena_default_stream(ca_arena_t *arena, void *queue);
+
 bool ca_stream_is_legacy(const ca_stream_t *stream);
 
 /* Whether it is destroyed without a word (params.unseen_ends). */

@@ -47,6 +47,7 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
         ca_caches_flush_idle(arena);
     else
         ca_caches_lock_out(arena);
+    ca_stream_leave(arena);
     /* What has passed becomes ready, and every open epoch is closed that can get a fence. */
     ca_epoch_reap(arena, &arena->plain_fences, SIZE_MAX, true);
     ca_ladder_close(arena);
@@ -110,7 +111,7 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
     /* What is ready in order may be in flight, and the real free need not wait. Looked for again
      * where the lock may have been dropped in between. */
     if (segment)
-        segment = (waits ? ca_epoch_device_idle(arena) : ca_nothing_in_flight(arena))
+        segment = (waits ? ca_epoch_device_idle(arena, 0) : ca_nothing_in_flight(arena))
                       ? idle_longer(arena, ticks)
                       : NULL;
     size_t released = segment ? ca_give_segment(arena, segment, CA_FREE_IDLE) : 0;

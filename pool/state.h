@@ -67,9 +67,14 @@ struct ca_arena {
     /* Those of them that are destroyed and may serve again, oldest first. */
     ca_stream_t *retired_streams, *last_retired_stream;
     size_t living_streams; /* those that are not destroyed */
-    ca_stream_t
-        *_Atomic legacy; /* see pool/fence/stream.h; made on first use, as the next one is */
+    /* See pool/fence/stream.h; made on first use, as the next one is. */
+    ca_stream_t *_Atomic legacy, *_Atomic by_default;
     ca_stream_t *elsewhere;
+    /* All that is ready is so in this stream's order alone; or NULL. See pool/fence/stream.h. */
+    ca_stream_t *home;
+    ca_stream_t *asked;     /* the last request was in its order */
+    uint64_t home_after;    /* operations: no stream comes home before */
+    unsigned home_left;     /* times that one left, at most CA_HOME_DOUBLINGS */
     uint64_t precise_until; /* operations; before that a free on a stream gets a fence of its own */
 
     unsigned grower;         /* the thread that is obtaining a segment, by ca_thread_number */

@@ -188,7 +188,7 @@ def test_the_next_one_begins_early_again(run, program, stream, conf):
 @pytest.mark.parametrize("conf", CONFS[:3])
 def test_a_pair_on_one_stream_makes_no_driver_call_after_warm_up(run, program, conf):
     few, many = (run([program("async"), "pairs", count], conf=conf, stats=True)
-                 for count in (100, 1100))
+                 for count in (1100, 2100))
     more = {name: many.sim["calls"][name] - few.sim["calls"].get(name, 0)
             for name in many.sim["calls"]}
 
@@ -339,3 +339,18 @@ def test_nobody_waits_for_a_context_that_another_thread_destroys(run, program):
     result = run([program("drv_order"), "destroyed"], sim=f"latency:cuCtxDestroy_v2={2 * 10**9}")
 
     assert (result.rc, result.err) == (0, "")
+
+
+def home(mutation):
+    program = conftest.BUILD / "tests/unit/test_home-debug"
+    if not program.exists():
+        pytest.skip(f"{program} is missing: deliberate faults need a debug build")
+    return conftest.execute([program], {**conftest.plain_env(), "CA_MUTATION": mutation}, 60)
+
+
+@pytest.mark.parametrize("fault", ["home_shared", "home_unfenced", "home_released"])
+def test_a_rule_of_the_stream_at_home_that_is_left_out_is_missed(fault):
+    rc, out, err = home(fault)
+
+    assert rc > 0 and "unknown mutation" not in err
+    assert "[  FAILED  ]" in out + err

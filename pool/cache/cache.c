@@ -227,7 +227,7 @@ static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t 
     bool open = ca_arena_serving(arena) && !is_locked_out(cache);
     if (open)
         take(cache, NULL, index, served);
-    if (open && !served->block) {
+    if (open && !served->block && !arena->home) {
         if (!fetch(arena, cache, index, most < CA_CACHE_FLUSH ? most : CA_CACHE_FLUSH)) {
             ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_COMPARES);
             if (block) {

@@ -74,7 +74,8 @@ void ca_cache_give_one(ca_arena_t *arena, ca_cache_t *cache, ca_cache_ordered_t 
     ordered->block = NULL;
     ca_cache_refill(arena, cache, 0, ca_block_size(block));
     ca_block_unlive(arena, block);
-    ca_epoch_push(arena, &ordered->stream->fences, block);
+    if (!ca_stream_keeps(ordered->stream, block))
+        ca_epoch_push(arena, &ordered->stream->fences, block);
 }
 
 void ca_cache_give_ordered(ca_arena_t *arena, ca_cache_t *cache, const ca_stream_t *only)

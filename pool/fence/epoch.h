@@ -186,6 +186,10 @@ int ca_epoch_answer(ca_arena_t *arena, ca_epoch_t *epoch, int answer);
  * when there is none, or upstream's error. Drops the lock. */
 int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds);
 
+/* Waits for the newest closed epoch of the queue, and makes all that has passed ready. False: it
+ * has not. Drops the lock. */
+bool ca_epoch_wait_newest(ca_arena_t *arena, ca_fence_queue_t *fences, uint64_t nanoseconds);
+
 /* Whether a plain free of the calling thread closed one of the closed epochs: it would have slept
  * in that free, for all that is waited for before. */
 bool ca_epoch_slept_for(const ca_arena_t *arena);
@@ -198,8 +202,9 @@ int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue);
  * which are other contexts' events too. Drops the lock. */
 void ca_epochs_end(ca_arena_t *arena, ca_fence_queue_t *fences);
 
-/* Whether everything submitted to the context so far is done: this records one fence and queries it
- * at once. False where there is no answer. Drops the lock. */
-bool ca_epoch_device_idle(ca_arena_t *arena);
+/* Whether everything submitted to the context so far is done, or is after so many nanoseconds: this
+ * records one fence, and queries it at once or waits for it. False where there is no answer. Drops
+ * the lock. */
+bool ca_epoch_device_idle(ca_arena_t *arena, uint64_t nanoseconds);
 
 #endif

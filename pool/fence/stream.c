@@ -44,6 +44,12 @@ uint16_t ca_stream_number(const ca_stream_t *stream)
 
 void ca_stream_handed(ca_stream_t *stream)
 {
+    ca_arena_t *arena = stream->arena;
+
+    if (stream == atomic_load_explicit(&arena->by_default, memory_order_relaxed))
+        stream = atomic_load_explicit(&arena->legacy, memory_order_acquire);
+    if (!stream)
+        return; /* its context was destroyed */
     ca_raise(&stream->handed, atomic_load(&stream->begun) + 1);
 }
 
@@ -148,6 +154,11 @@ void ca_stream_make_precise(ca_arena_t *arena)
         ca_caches_give_streams(arena, NULL, true);
 }
 
+static bool may_record(const ca_stream_t *stream)
+{
+    return !stream->unseen && (!stream->confined || pthread_equal(stream->owner, pthread_self()));
+}
+
 /* Its blocks wait for all work instead of the stream's alone. */
 static void evacuate(ca_stream_t *stream)
 {
@@ -170,9 +181,105 @@ void ca_stream_reopened(ca_stream_t *stream, int rc)
         evacuate(stream);
 }
 
-static bool may_record(const ca_stream_t *stream)
+/* --- home ------------------------------------------------------------------------------------- */
+
+/* What is pending in the epoch is ready. One that is closed stays in the queue, empty. */
+static void make_ready(ca_arena_t *arena, ca_epoch_t *epoch)
 {
-    return !stream->unseen && (!stream->confined || pthread_equal(stream->owner, pthread_self()));
+    for (ca_block_t *block; (block = epoch->blocks);) {
+        ca_epoch_pull(block);
+        arena->pending -= ca_block_size(block);
+        ca_block_ready(arena, block);
+    }
+}
+
+/* Where it cannot have a fence of its own later, it gets one behind all work: if there are any. */
+static bool comes_home(ca_stream_t *stream)
+{
+    ca_arena_t *arena = stream->arena;
+
+    if (arena->home || arena->asked != stream || arena->operations < arena->home_after ||
+        arena->inside || arena->pins || stream->kind != CA_STREAM_COMMON || stream->retired ||
+        ((stream->unseen || stream->confined) && !arena->fenced) || ca_stream_precise(arena) ||
+        arena->params.reuse == CA_POOL_REUSE_ORDER)
+        return false;
+    make_ready(arena, stream->fences.open);
+    for (ca_epoch_t *epoch = stream->fences.closed.head; epoch; epoch = epoch->next)
+        make_ready(arena, epoch);
+    arena->home = stream;
+    return true;
+}
+
+bool ca_stream_keeps(ca_stream_t *stream, ca_block_t *block)
+{
+    ca_arena_t *arena = stream->arena;
+
+    if (arena->home != stream && !comes_home(stream))
+        return false;
+    arena->pending -= ca_block_size(block);
+    ca_block_ready(arena, block);
+    return true;
+}
+
+static void pend_all(ca_arena_t *arena, ca_stream_t *stream)
+{
+    for (unsigned pool = 0; pool < CA_POOLS; pool++)
+        for (const ca_bins_t *bins = &arena->bins[pool]; bins->rows;) {
+            unsigned row = (unsigned)__builtin_ctzll(bins->rows);
+            ca_block_t *block = bins->heads[row][__builtin_ctz(bins->subs[row])];
+            ca_block_unready(arena, block);
+            block->state = CA_BLOCK_PENDING;
+            arena->pending += ca_block_size(block);
+            ca_epoch_push(arena, &stream->fences, block);
+        }
+}
+
+void ca_stream_leave(ca_arena_t *arena)
+{
+    ca_stream_t *stream = arena->home;
+
+    if (!stream)
+        return;
+    arena->home = NULL;
+    if (CA_MUTATED(home_unfenced))
+        return;
+    pend_all(arena, stream);
+    int cancellation = ca_arena_enter(arena);
+    if (may_record(stream)) {
+        ca_epoch_close(arena, &stream->fences, CA_BY_ALLOC);
+    } else {
+        evacuate(stream);
+        ca_epoch_close(arena, &arena->plain_fences, CA_BY_ALLOC);
+    }
+    ca_arena_leave(arena, cancellation);
+}
+
+bool ca_stream_leave_passed(ca_arena_t *arena)
+{
+    ca_stream_t *stream = arena->home;
+
+    if (!stream || CA_MUTATED(home_released))
+        return true;
+    ca_fence_queue_t *fences = may_record(stream) ? &stream->fences : &arena->plain_fences;
+    ca_stream_leave(arena);
+    return ca_epoch_wait_newest(arena, fences, arena->params.reuse_wait_ns);
+}
+
+/* It is about to ask, or to end. */
+static void leave_for_others(ca_arena_t *arena)
+{
+    if (arena->home && arena->home_left < CA_HOME_DOUBLINGS)
+        arena->home_left++;
+    if (!CA_MUTATED(home_at_once))
+        arena->home_after = arena->operations + ((uint64_t)CA_HOME_AFTER << arena->home_left);
+    ca_stream_leave(arena);
+}
+
+void ca_stream_asks(ca_arena_t *arena, ca_stream_t *stream)
+{
+    arena->asked = stream;
+    if (!CA_MUTATED(home_shared))
+        leave_for_others(arena);
 }
 
 void ca_streams_close(ca_arena_t *arena)
@@ -379,22 +486,38 @@ ca_stream_t *ca_stream_elsewhere(ca_arena_t *arena)
     return arena->elsewhere;
 }
 
-ca_stream_t *ca_arena_legacy_stream(ca_arena_t *arena, void *queue)
+/* `at`: where the arena has it. */
+static ca_stream_t *find_lasting(ca_arena_t *arena, ca_stream_t *_Atomic *at, ca_stream_kind_t kind,
+                                 void *queue)
 {
-    ca_stream_t *stream = atomic_load_explicit(&arena->legacy, memory_order_acquire);
+    ca_stream_t *stream = atomic_load_explicit(at, memory_order_acquire);
 
     if (stream)
         return stream;
     ca_lock_take(&arena->lock);
-    stream = atomic_load(&arena->legacy);
+    stream = atomic_load(at);
     if (!stream) {
-        stream = make_lasting(arena, CA_STREAM_LEGACY, queue);
-        atomic_store_explicit(&arena->legacy, stream, memory_order_release);
+        stream = make_lasting(arena, kind, queue);
+        atomic_store_explicit(at, stream, memory_order_release);
+        arena->living_streams += stream && kind == CA_STREAM_COMMON;
         if (stream && !arena->fenced)
             ca_caches_review(arena);
     }
     ca_lock_drop(&arena->lock);
     return stream;
+}
+
+ca_stream_t *ca_arena_legacy_stream(ca_arena_t *arena, void *queue)
+{
+    return find_lasting(arena, &arena->legacy, CA_STREAM_LEGACY, queue);
+}
+
+/* Launches know the other one: see ca_stream_handed. */
+ca_stream_t *ca_arena_default_stream(ca_arena_t *arena, void *queue)
+{
+    return ca_arena_legacy_stream(arena, queue)
+               ? find_lasting(arena, &arena->by_default, CA_STREAM_COMMON, queue)
+               : NULL;
 }
 
 ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
@@ -447,6 +570,8 @@ void ca_stream_retire(ca_stream_t *stream)
     ca_lock_take(&arena->lock);
     if (!arena->retired && !stream->retired) {
         int cancellation = ca_arena_enter(arena);
+        if (arena->home == stream)
+            leave_for_others(arena);
         stream->retired = true; /* no thread begins to record on it from here on */
         arena->living_streams--;
         ca_caches_give_streams(arena, stream, false);
@@ -479,6 +604,7 @@ void ca_streams_drop(ca_arena_t *arena)
     arena->streams = arena->busy = NULL;
     arena->retired_streams = arena->last_retired_stream = arena->elsewhere = NULL;
     atomic_store(&arena->legacy, NULL);
+    atomic_store(&arena->by_default, NULL);
 }
 
 void ca_streams_reset_after_fork(void)

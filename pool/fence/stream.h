@@ -79,6 +79,33 @@ bool ca_stream_precise(const ca_arena_t *arena);
 ca_stream_t *ca_streams_walk(ca_arena_t *arena);
 void ca_streams_walked(ca_arena_t *arena);
 
+/* Home: while one stream alone asks for memory, what is freed on it is ready at once. So it merges,
+ * is cut, chosen and kept apart as what is ready is, and no fence is recorded for it; but all that
+ * is ready may then be in flight on that stream. No other request takes any of it, and none goes
+ * back upstream, before the stream has left home: all that was ready is pending then, behind a
+ * fence of the stream's, as if it had been freed this instant. It leaves before a request that is
+ * not in its order, before a trim, and before it ends. None comes home while a thread is inside the
+ * arena (ca_arena_enter): so there is none for a thread inside that has seen it off.
+ *
+ * To those others nothing is ready then. So a stream comes home only after CA_HOME_AFTER
+ * operations in which none but it asked, twice as many after each time that it left for others:
+ * where several take turns, they soon are as if there was no home. */
+#define CA_HOME_AFTER 1024u
+#define CA_HOME_DOUBLINGS 20u
+
+/* A request is in the order of `stream`, or of none: another stream leaves home. Drops the lock. */
+void ca_stream_asks(ca_arena_t *arena, ca_stream_t *stream);
+
+/* Takes back a block that was freed on the stream, and is pending in no epoch. False: it is for the
+ * stream's open epoch. */
+bool ca_stream_keeps(ca_stream_t *stream, ca_block_t *block);
+
+/* The stream that is at home, if any, leaves. Drops the lock. */
+void ca_stream_leave(ca_arena_t *arena);
+
+/* The same, and waits for its work, `reuse_wait` at most. Whether there is none any more. */
+bool ca_stream_leave_passed(ca_arena_t *arena);
+
 /* Keeps a pending block findable by its size, or not any more. */
 void ca_stream_list(ca_stream_t *stream, ca_block_t *block);
 void ca_stream_unlist(ca_stream_t *stream, ca_block_t *block);

@@ -17,6 +17,7 @@
 #include "pool/blocks/span.h"
 #include "pool/state.h"
 #include "pool/range/view.h"
+#include "pool/fence/stream.h"
 
 /* Allocations and frees from one estimate of what upstream has to the next, while that is too
  * little for caches: another process may have released memory, which nothing reports. */
@@ -159,11 +160,14 @@ static bool something_to_go(ca_arena_t *arena, ca_give_t which)
 static void give_down_to(ca_arena_t *arena, size_t bytes, size_t most, ca_give_t which)
 {
     size_t now = arena->reserved + bytes, released;
+    /* The work is that of one stream, and the request behind it. */
+    uint64_t ns = arena->home ? arena->params.reuse_wait_ns : 0;
 
     for (size_t left = now > most ? now - most : 0; left > 0;
          left -= released < left ? released : left) {
         if (arena->reserved + bytes <= most || !something_to_go(arena, which) ||
-            !(ca_epoch_in_order(arena) || ca_epoch_device_idle(arena)) ||
+            !(ca_epoch_in_order(arena) ||
+              (ca_nothing_in_flight(arena) && ca_epoch_device_idle(arena, ns))) ||
             !ca_arena_serving(arena) || !(released = ca_give_back(arena, 1, which)))
             return;
     }
@@ -379,6 +383,8 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how)
 
 bool ca_nothing_in_flight(ca_arena_t *arena)
 {
+    if (!ca_stream_leave_passed(arena))
+        return false;
     while (ca_order_owes(arena->context)) {
         ca_lock_drop(&arena->lock);
         bool paid = ca_order_paid(arena->context);
@@ -396,9 +402,9 @@ static ca_segment_t *next_that_may_go(ca_arena_t *arena, ca_give_t which)
     bool host = arena->params.host;
     ca_segment_t *segment = ca_arena_serving(arena) ? next_to_go(arena, which) : NULL;
 
-    if (!segment || (!host && !ca_order_owes(arena->context)))
+    if (!segment || (!host && !arena->home && !ca_order_owes(arena->context)))
         return segment;
-    bool may = host ? ca_epoch_device_idle(arena) : ca_nothing_in_flight(arena);
+    bool may = host ? ca_epoch_device_idle(arena, 0) : ca_nothing_in_flight(arena);
     return may && ca_arena_serving(arena) ? next_to_go(arena, which) : NULL;
 }
 

@@ -282,7 +282,7 @@ static bool give_and_grow(climb_t *c, ca_give_t which)
 
     for (; left > 0; left -= released < left ? released : left) {
         size_t most = c->headroom ? 1 : c->bytes;
-        if (c->headroom && !ca_epoch_device_idle(c->arena))
+        if (c->headroom && !ca_epoch_device_idle(c->arena, 0))
             break;
         released = ca_give_back(c->arena, most, which);
         if (released == 0)
@@ -316,7 +316,7 @@ static bool rung_reclaim(climb_t *c)
 static bool rung_spare(climb_t *c)
 {
     return c->headroom && c->refused &&
-           (rung_idle(c) || (ca_epoch_device_idle(c->arena) && rung_reclaim(c)));
+           (rung_idle(c) || (ca_epoch_device_idle(c->arena, 0) && rung_reclaim(c)));
 }
 
 static bool rung_headroom(climb_t *c)
@@ -419,7 +419,8 @@ int ca_ladder_grow(ca_arena_t *arena, size_t bytes, ca_block_t **block, bool *gr
     climb_t c = begin(arena, NULL, bytes, bytes);
 
     ca_arena_check_order(arena);
-    (void)rung_policy(&c);
+    if (!arena->home)
+        (void)rung_policy(&c);
     *block = c.block;
     *grown = c.grown;
     return c.rc;
