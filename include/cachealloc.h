@@ -178,9 +178,11 @@ CACHEALLOC_API int cachealloc_record_stream(void *pointer, void *stream);
 
 /* The same in the forms that PyTorch's CUDAPluggableAllocator takes, for cachealloc.torch:
  * alloc_fn, free_fn and record_stream_fn, and what it calls around a capture (or another use of a
- * pool), by which memory is kept for graphs where the library is not preloaded. PyTorch takes NULL
- * for memory: the function of cachealloc_torch_on_refusal is called before that, and may throw
- * through this library; its parameters are a function, a file, a line and a message. */
+ * pool), by which memory is kept for graphs where the library is not preloaded. The legacy default
+ * stream is in the order of its own work alone here, as in PyTorch's own cache: what other streams
+ * do with memory that is freed there, cachealloc_torch_record_stream tells. PyTorch takes NULL for
+ * memory: the function of cachealloc_torch_on_refusal is called before that, and may throw through
+ * this library; its parameters are a function, a file, a line and a message. */
 typedef void (*cachealloc_torch_refuse_t)(const char *function, const char *file, uint32_t line,
                                           const char *message);
 CACHEALLOC_API void cachealloc_torch_on_refusal(cachealloc_torch_refuse_t refuse);

@@ -69,6 +69,14 @@ static CUresult give(const ca_allocation_t *record, ca_stream_t *order, const ca
     return ca_device_free_on(record, order, user);
 }
 
+/* As PyTorch means the default stream: its own cache, too, reuses what was freed there at once, and
+ * submits nothing that would wait for other streams. */
+static void by_default(ca_stream_t **order, ca_context_t *context, bool alone)
+{
+    if (alone && *order && ca_stream_is_legacy(*order))
+        *order = ca_arena_default_stream(context->arena, CU_STREAM_LEGACY);
+}
+
 /* --- the context ------------------------------------------------------------------------------ */
 
 /* Made current for the length of a call, where another one, or none, was. */
@@ -178,7 +186,7 @@ static CUresult from_driver(CUdeviceptr *address, size_t bytes, CUstream stream)
 }
 
 /* In a capture the memory is no node of the graph, which is kept for it: see graph_memory.h. */
-static CUresult alloc(CUdeviceptr *address, size_t bytes, CUstream stream)
+static CUresult alloc(CUdeviceptr *address, size_t bytes, CUstream stream, bool alone)
 {
     ca_context_t *context;
     ca_stream_t *order;
@@ -189,6 +197,7 @@ static CUresult alloc(CUdeviceptr *address, size_t bytes, CUstream stream)
     if (code != CUDA_SUCCESS)
         return code;
     if (context) {
+        by_default(&order, context, alone);
         int result =
             captured ? ca_device_alloc_kind(context, CA_KIND_ASYNC, bytes, CA_DEVICE_ANY, address)
                      : serve(context, order, stream, bytes, CA_DEVICE_ANY, address);
@@ -203,7 +212,8 @@ static CUresult alloc(CUdeviceptr *address, size_t bytes, CUstream stream)
     return captured ? CUDA_ERROR_OUT_OF_MEMORY : from_driver(address, bytes, stream);
 }
 
-CUresult ca_ordered_alloc(CUdeviceptr *address, size_t bytes, int device, CUstream stream)
+CUresult ca_ordered_alloc(CUdeviceptr *address, size_t bytes, int device, CUstream stream,
+                          bool alone)
 {
     place_t place;
     if (!ca_life_active())
@@ -213,24 +223,29 @@ CUresult ca_ordered_alloc(CUdeviceptr *address, size_t bytes, int device, CUstre
     if (code != CUDA_SUCCESS)
         return code;
     ca_count(alloc_calls);
-    code = CA_WITH_OOM(CA_KIND_ASYNC, bytes, CA_OOM_HERE, alloc(address, bytes, stream));
+    code = CA_WITH_OOM(CA_KIND_ASYNC, bytes, CA_OOM_HERE, alloc(address, bytes, stream, alone));
     leave(&place);
     return code;
 }
 
 /* Whether the stream is known, on this device, and its handle in the pool. */
-static bool find_known(int device, CUstream stream, ca_context_t **context, ca_stream_t **order)
+static bool find_known(int device, CUstream stream, bool alone, ca_context_t **context,
+                       ca_stream_t **order)
 {
-    return ca_life_active() && !ca_capture_active() && ca_hooks_in_place() &&
-           ca_streams_find(stream, false, context, order) == CUDA_SUCCESS && *context &&
-           is_on(*context, device);
+    bool known = ca_life_active() && !ca_capture_active() && ca_hooks_in_place() &&
+                 ca_streams_find(stream, false, context, order) == CUDA_SUCCESS && *context &&
+                 is_on(*context, device);
+    if (known)
+        by_default(order, *context, alone);
+    return known;
 }
 
-bool ca_ordered_alloc_ready(CUdeviceptr *address, size_t bytes, int device, CUstream stream)
+bool ca_ordered_alloc_ready(CUdeviceptr *address, size_t bytes, int device, CUstream stream,
+                            bool alone)
 {
     ca_context_t *context;
     ca_stream_t *order;
-    if (!find_known(device, stream, &context, &order) ||
+    if (!find_known(device, stream, alone, &context, &order) ||
         serve(context, order, stream, bytes, CA_DEVICE_READY_ONLY, address) != 0)
         return false;
     ca_count(alloc_calls);
@@ -249,12 +264,12 @@ static bool take_pooled(CUdeviceptr address, ca_allocation_t *record)
     return true;
 }
 
-bool ca_ordered_free_pooled(CUdeviceptr address, int device, CUstream stream)
+bool ca_ordered_free_pooled(CUdeviceptr address, int device, CUstream stream, bool alone)
 {
     ca_allocation_t record;
     ca_context_t *context;
     ca_stream_t *order;
-    if (!find_known(device, stream, &context, &order) || !take_pooled(address, &record))
+    if (!find_known(device, stream, alone, &context, &order) || !take_pooled(address, &record))
         return false;
     ca_debug_freed(&record, context, stream);
     CUresult code = give(&record, order, context);
@@ -285,7 +300,8 @@ static CUresult to_driver(CUdeviceptr address, CUstream stream)
     return code == CUDA_ERROR_NOT_SUPPORTED ? driver->cuMemFree_v2(address) : code;
 }
 
-static CUresult free_pooled(const ca_allocation_t *record, CUstream stream, bool captured)
+static CUresult free_pooled(const ca_allocation_t *record, CUstream stream, bool captured,
+                            bool alone)
 {
     ca_context_t *context;
     ca_stream_t *order;
@@ -296,6 +312,8 @@ static CUresult free_pooled(const ca_allocation_t *record, CUstream stream, bool
         (void)ca_other_streams_take(record->address);
         return ca_device_free_behind_all(record);
     }
+    if (context)
+        by_default(&order, context, alone);
     ca_debug_freed(record, context, stream);
     return give(record, order, context);
 }
@@ -307,7 +325,7 @@ static CUresult free_held(const ca_allocation_t *record)
     return ca_backend_async_free(record);
 }
 
-static CUresult free_memory(CUdeviceptr address, CUstream stream)
+static CUresult free_memory(CUdeviceptr address, CUstream stream, bool alone)
 {
     ca_allocation_t record;
     CUresult code;
@@ -326,13 +344,14 @@ static CUresult free_memory(CUdeviceptr address, CUstream stream)
         return ca_track_refused(&record, CA_FREES_DEVICE, code);
     if (record.shared)
         return ca_shared_free_async(&record, ca_driver()->cuMemFreeAsync, stream);
-    code = ca_backend_async_gave(&record)             ? free_held(&record)
-           : !record.owner || ca_device_lost(&record) ? to_driver(address, stream)
-                                                      : free_pooled(&record, stream, captured);
+    code = ca_backend_async_gave(&record) ? free_held(&record)
+           : !record.owner || ca_device_lost(&record)
+               ? to_driver(address, stream)
+               : free_pooled(&record, stream, captured, alone);
     return code == CUDA_SUCCESS ? code : ca_track_refused(&record, CA_FREES_DEVICE, code);
 }
 
-CUresult ca_ordered_free(CUdeviceptr address, int device, CUstream stream)
+CUresult ca_ordered_free(CUdeviceptr address, int device, CUstream stream, bool alone)
 {
     place_t place;
     if (!ca_life_active())
@@ -341,7 +360,7 @@ CUresult ca_ordered_free(CUdeviceptr address, int device, CUstream stream)
     CUresult code = enter(&place, device, stream);
     if (code != CUDA_SUCCESS)
         return code;
-    code = free_memory(address, stream);
+    code = free_memory(address, stream, alone);
     leave(&place);
     return code;
 }

@@ -52,7 +52,7 @@ static bool is_aligned(size_t bytes, size_t alignment)
 }
 
 static __attribute__((noinline)) void *alloc_slow(size_t bytes, size_t alignment, int device,
-                                                  void *stream)
+                                                  void *stream, bool alone)
 {
     CUdeviceptr address = 0;
     int saved = errno;
@@ -62,7 +62,7 @@ static __attribute__((noinline)) void *alloc_slow(size_t bytes, size_t alignment
     if (bytes > BYTES_MOST)
         code = CUDA_ERROR_OUT_OF_MEMORY;
     else if (is_aligned(bytes, alignment) && device >= CA_ORDERED_HERE)
-        code = ca_ordered_alloc(&address, bytes, device, stream);
+        code = ca_ordered_alloc(&address, bytes, device, stream, alone);
     errno = code == CUDA_SUCCESS ? saved : number_of(code);
     return code == CUDA_SUCCESS ? (void *)(uintptr_t)address : NULL;
 }
@@ -72,9 +72,9 @@ static inline __attribute__((always_inline)) void *alloc(size_t bytes, size_t al
 {
     CUdeviceptr address;
     if (bytes - 1 < BYTES_MOST && is_aligned(bytes, alignment) &&
-        ca_ordered_alloc_ready(&address, bytes, device, stream))
+        ca_ordered_alloc_ready(&address, bytes, device, stream, false))
         return (void *)(uintptr_t)address;
-    return alloc_slow(bytes, alignment, device, stream);
+    return alloc_slow(bytes, alignment, device, stream, false);
 }
 
 CA_PUBLIC void *cachealloc_alloc(size_t bytes, size_t alignment, int device, void *stream)
@@ -82,22 +82,28 @@ CA_PUBLIC void *cachealloc_alloc(size_t bytes, size_t alignment, int device, voi
     return alloc(bytes, alignment, device, stream);
 }
 
-static __attribute__((noinline)) int free_slow(void *pointer, int device, void *stream)
+static __attribute__((noinline)) int free_slow(void *pointer, int device, void *stream, bool alone)
 {
     int saved = errno;
     CUresult code = device >= CA_ORDERED_HERE
-                        ? ca_ordered_free((CUdeviceptr)(uintptr_t)pointer, device, stream)
+                        ? ca_ordered_free((CUdeviceptr)(uintptr_t)pointer, device, stream, alone)
                         : CUDA_ERROR_INVALID_VALUE;
     errno = saved;
     return number_of(code);
 }
 
+static inline __attribute__((always_inline)) int give(void *pointer, int device, void *stream,
+                                                      bool alone)
+{
+    if (!pointer || ca_ordered_free_pooled((CUdeviceptr)(uintptr_t)pointer, device, stream, alone))
+        return 0;
+    return free_slow(pointer, device, stream, alone);
+}
+
 CA_PUBLIC int cachealloc_free(void *pointer, size_t bytes, int device, void *stream)
 {
     (void)bytes;
-    if (!pointer || ca_ordered_free_pooled((CUdeviceptr)(uintptr_t)pointer, device, stream))
-        return 0;
-    return free_slow(pointer, device, stream);
+    return give(pointer, device, stream, false);
 }
 
 CA_PUBLIC int cachealloc_record_stream(void *pointer, void *stream)
@@ -133,7 +139,7 @@ static const char *reason(int number)
 static __attribute__((noinline)) void *torch_alloc_slow(size_t size, int device, void *stream)
 {
     char message[200];
-    void *pointer = alloc_slow(size, 0, device, stream);
+    void *pointer = alloc_slow(size, 0, device, stream, true);
     cachealloc_torch_refuse_t function = atomic_load(&refuse);
     if (pointer || size == 0 || !function)
         return pointer;
@@ -154,14 +160,15 @@ CA_PUBLIC void *cachealloc_torch_alloc(ssize_t size, int device, void *stream)
 {
     CUdeviceptr address;
     if ((size_t)size - 1 < BYTES_MOST &&
-        ca_ordered_alloc_ready(&address, (size_t)size, device, stream))
+        ca_ordered_alloc_ready(&address, (size_t)size, device, stream, true))
         return (void *)(uintptr_t)address;
     return torch_alloc_slow((size_t)size, device, stream);
 }
 
 CA_PUBLIC void cachealloc_torch_free(void *pointer, ssize_t size, int device, void *stream)
 {
-    (void)cachealloc_free(pointer, (size_t)size, device, stream);
+    (void)size;
+    (void)give(pointer, device, stream, true);
 }
 
 CA_PUBLIC void cachealloc_torch_record_stream(void *pointer, void *stream)
