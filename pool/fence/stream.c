@@ -270,8 +270,9 @@ static void leave_for_others(ca_arena_t *arena)
 {
     if (arena->home && arena->home_left < CA_HOME_DOUBLINGS)
         arena->home_left++;
+    uint64_t after = (uint64_t)CA_HOME_AFTER << arena->home_left;
     if (!CA_MUTATED(home_at_once))
-        arena->home_after = arena->operations + ((uint64_t)CA_HOME_AFTER << arena->home_left);
+        arena->home_after = arena->operations + after * (arena->living_streams + 1);
     ca_stream_leave(arena);
 }
 

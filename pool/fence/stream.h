@@ -88,9 +88,10 @@ void ca_streams_walked(ca_arena_t *arena);
  * arena (ca_arena_enter): so there is none for a thread inside that has seen it off.
  *
  * To those others nothing is ready then. So a stream comes home only after CA_HOME_AFTER
- * operations in which none but it asked, twice as many after each time that it left for others:
- * where several take turns, they soon are as if there was no home. */
-#define CA_HOME_AFTER 1024u
+ * operations for each stream that there is, and one, in which none but it asked, twice as many
+ * after each time that it left for others: where several take turns, they soon are as if there was
+ * no home. */
+#define CA_HOME_AFTER 512u
 #define CA_HOME_DOUBLINGS 20u
 
 /* A request is in the order of `stream`, or of none: another stream leaves home. Drops the lock. */

@@ -55,7 +55,7 @@ static bool meet(mine_t mine, size_t bytes, mine_t other, size_t other_bytes)
 /* Until it is at home. */
 static void alone(ca_stream_t *stream)
 {
-    for (unsigned i = 0; i <= CA_HOME_AFTER; i++) {
+    for (unsigned i = 0; i <= 4 * CA_HOME_AFTER; i++) {
         mine_t mine;
         assert_int_equal(ca_arena_alloc(arena, stream, 4096, &mine.block, &mine.address, NULL), 0);
         ca_arena_free_on(mine.block, stream);
@@ -247,8 +247,8 @@ static void where_streams_take_turns_none_is_at_home(void **state)
     (void)state;
     unsigned left = 0;
     fake.auto_pass = true;
-    for (unsigned i = 0; i < 30 * CA_HOME_AFTER; i++) {
-        ca_stream_t *stream = i % (2 * CA_HOME_AFTER) ? one : two;
+    for (unsigned i = 0; i < 40 * CA_HOME_AFTER; i++) {
+        ca_stream_t *stream = i % (4 * CA_HOME_AFTER) ? one : two;
         mine_t mine;
         left += arena->home && arena->home != stream;
         assert_int_equal(ca_arena_alloc(arena, stream, 4096, &mine.block, &mine.address, NULL), 0);
@@ -264,7 +264,7 @@ static void a_thread_s_own_stream_needs_fences_of_the_context(void **state)
     (void)state;
     ca_stream_t *own = ca_arena_stream(arena, (void *)3, true);
     mine_t mine = get(own, 3 * MIB);
-    for (unsigned i = 0; i <= CA_HOME_AFTER; i++)
+    for (unsigned i = 0; i <= 4 * CA_HOME_AFTER; i++)
         put(get(own, 512), own);
     assert_null(arena->home);
     put(get(NULL, 8 * MIB), NULL);
