@@ -188,6 +188,27 @@ def test_what_the_package_asks_for_comes_from_the_library(adapt, name):
     assert result.out == f"done {adapt.preloads}\n"
 
 
+@pytest.mark.parametrize("asked, conf, grows", [
+    ("garbage_collection_threshold:0.8, expandable_segments:True", "", True),
+    ("expandable_segments:False", "", False), ("", "", False),
+    ("expandable_segments:True", "expandable_segments:false", False)])
+def test_an_opened_library_has_expandable_segments_where_pytorch_was_to(run, tmp_path, asked, conf,
+                                                                        grows):
+    (tmp_path / "torch.py").write_text(textwrap.dedent(TORCH))
+    result = run(["/usr/bin/python3", "-B", "-c", textwrap.dedent("""
+        import cachealloc.torch, torch
+        torch.version.cuda = "13.2"
+        cachealloc.torch.enable()
+        current = torch.cuda.memory.current
+        current.free(current.alloc(256 << 20, 0, None), 256 << 20, 0, None)
+    """)], preload=False, conf=conf, stats=True, env={
+        "PYTHONPATH": f"{conftest.ROOT / 'python'}:{tmp_path}", "CACHEALLOC_LIBRARY": conftest.SHIM,
+        "PYTORCH_CUDA_ALLOC_CONF": asked, "CACHEALLOC_CONF": "log:warn"})
+
+    assert (result.rc, result.err) == (0, "")
+    assert (result.sim["calls"].get("cuMemAddressReserve", 0) > 0) == grows
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_without_the_library_enable_says_where_it_looked(adapt, name, tmp_path):
     if adapt.preloads:

@@ -3,12 +3,15 @@
     import cachealloc.torch
     cachealloc.torch.enable()  # before the first use of the GPU
 
-Where the library is not preloaded it is opened (cachealloc.open_library). PyTorch's own functions
-for statistics then tell what the library has, as far as memory_stats() below says.
+Where the library is not preloaded it is opened (cachealloc.open_library); then it has expandable
+segments where PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF asks PyTorch for them and the options
+do not say otherwise. PyTorch's own functions for statistics then tell what the library has, as far
+as memory_stats() below says.
 """
 
 import ctypes
 import os
+import re
 from typing import Any, Dict, Optional
 
 import torch
@@ -25,6 +28,8 @@ _SETTERS = {"set_record_stream_fn": "cachealloc_torch_record_stream",
             "set_end_allocate_to_pool_fn": "cachealloc_torch_end_pool",
             "set_release_pool": "cachealloc_torch_release_pool",
             "set_reset_fn": "cachealloc_trim"}  # torch.cuda.empty_cache
+
+_EXPANDABLE = "expandable_segments:true"
 
 # void torchCheckFail(const char *function, const char *file, uint32_t line, const char *message)
 _THROWS = "_ZN3c106detail14torchCheckFailEPKcS2_jS2_"
@@ -44,6 +49,8 @@ def enable() -> None:
     if not torch.version.cuda or not hasattr(torch.cuda.memory, "CUDAPluggableAllocator"):
         raise cachealloc.Error(f"cachealloc.torch.enable: PyTorch {torch.__version__} takes no "
                                "allocator: accepted is 2.0 or later, built for CUDA")
+    if cachealloc._library() is None:
+        _follow_pytorch()
     path = cachealloc.open_library()
     made = torch.cuda.memory.CUDAPluggableAllocator(path, "cachealloc_torch_alloc",
                                                     "cachealloc_torch_free")
@@ -64,6 +71,19 @@ def enable() -> None:
     torch.cuda.memory.memory_stats_as_nested_dict = memory_stats
     torch.cuda.memory_stats_as_nested_dict = memory_stats
     _allocator = made
+
+
+def _follow_pytorch() -> None:
+    """The library reads its options when it is opened."""
+    def told(*names: str) -> str:
+        return ",".join(os.environ.get(name, "") for name in names)
+
+    asked = told("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    options = told("ALLOC_CONF", "CACHEALLOC_CONF")
+    if re.search(r"\bexpandable_segments\s*:\s*True\b", asked) and \
+            "expandable_segments" not in options:
+        own = os.environ.get("CACHEALLOC_CONF")
+        os.environ["CACHEALLOC_CONF"] = f"{own},{_EXPANDABLE}" if own else _EXPANDABLE
 
 
 def _find_throws() -> int:
