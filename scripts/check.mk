@@ -391,6 +391,9 @@ check-torch: ## PyTorch and other packages on the simulated CUDA, with and witho
 	$(AGAIN) run-check-torch
 
 run-check-torch: all $B/libcachealloc-debug.so
+	@for one in $(TORCH) $(PYTHON_CUDA); do \
+	    [ -x "$$one/bin/python" ] || { echo "check-torch: $$one has no bin/python: TORCH and PYTHON_CUDA" \
+	        "name virtual environments (make torch-venv)" >&2; exit 1; }; done
 	@if [ -z "$(strip $(TORCH)$(PYTHON_CUDA))" ]; then \
 	    echo "check-torch: skipped: no PyTorch in build/torch-*, and TORCH= names none (make torch-venv)"; \
 	else \

@@ -75,11 +75,11 @@ def enable() -> None:
 
 def _follow_pytorch() -> None:
     """The library reads its options when it is opened."""
-    def told(*names: str) -> str:
+    def settings(*names: str) -> str:
         return ",".join(os.environ.get(name, "") for name in names)
 
-    asked = told("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    options = told("ALLOC_CONF", "CACHEALLOC_CONF")
+    asked = settings("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    options = settings("ALLOC_CONF", "CACHEALLOC_CONF")
     if re.search(r"\bexpandable_segments\s*:\s*True\b", asked) and \
             "expandable_segments" not in options:
         own = os.environ.get("CACHEALLOC_CONF")
