@@ -471,6 +471,7 @@ void ca_arena_retire_begin(ca_arena_t *arena)
     arena->inside++;
     if (!arena->retired) {
         arena->retired = true;
+        arena->home = NULL; /* nothing here is anyone's any more */
         ca_caches_drop(arena);
         for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
             ca_span_remove(segment->base, segment->bytes, arena);

@@ -258,6 +258,20 @@ static void where_streams_take_turns_none_is_at_home(void **state)
     sound();
 }
 
+/* Threads may come late with a pointer to its arena. */
+static void it_may_be_at_home_when_its_context_is_destroyed(void **state)
+{
+    (void)state;
+    mine_t mine, late;
+    ready_in_flight(&mine);
+    ca_arena_retire(arena);
+    assert_int_equal(ca_arena_trim_as(arena, 0, CA_TRIM_POLL), 0);
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 0);
+    assert_int_equal(ca_arena_decay(arena, 0, false), 0);
+    assert_int_equal(ca_arena_alloc(arena, NULL, 512, &late.block, &late.address, NULL), -EIO);
+    assert_int_equal(ca_arena_alloc(arena, two, 512, &late.block, &late.address, NULL), -EIO);
+}
+
 /* Nobody else can have it leave, unless by a fence behind all work. */
 static void a_thread_s_own_stream_needs_fences_of_the_context(void **state)
 {
@@ -304,6 +318,7 @@ int main(void)
         TEST(when_it_ends_all_is_behind_its_last_work),
         TEST(without_a_fence_others_get_none),
         TEST(where_streams_take_turns_none_is_at_home),
+        TEST(it_may_be_at_home_when_its_context_is_destroyed),
         TEST(a_thread_s_own_stream_needs_fences_of_the_context),
         TEST(the_default_stream_is_one_that_the_legacy_stream_s_rules_are_not_for),
     };
