@@ -203,10 +203,10 @@ static bool comes_home(ca_stream_t *stream)
         ((stream->unseen || stream->confined) && !arena->fenced) || ca_stream_precise(arena) ||
         arena->params.reuse == CA_POOL_REUSE_ORDER)
         return false;
+    arena->home = stream;
     make_ready(arena, stream->fences.open);
     for (ca_epoch_t *epoch = stream->fences.closed.head; epoch; epoch = epoch->next)
         make_ready(arena, epoch);
-    arena->home = stream;
     return true;
 }
 
@@ -214,7 +214,8 @@ bool ca_stream_keeps(ca_stream_t *stream, ca_block_t *block)
 {
     ca_arena_t *arena = stream->arena;
 
-    if (arena->home != stream && !comes_home(stream))
+    /* In pin mode a view that is ready is in no list from where it could leave: see view.h. */
+    if (arena->pins || (arena->home != stream && !comes_home(stream)))
         return false;
     arena->pending -= ca_block_size(block);
     ca_block_ready(arena, block);

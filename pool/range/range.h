@@ -65,6 +65,7 @@ typedef struct ca_range {
     size_t mappings;    /* of pages, all addresses together */
     bool stuck;         /* a mapping failed: it grows no more, */
     bool no_views;      /* or has no further views */
+    bool at_work;       /* work of a stream at home may come by a kept view's addresses */
     unsigned walks;     /* that are under way: nothing is unmapped */
     unsigned walked;    /* how many have begun */
     uint32_t idle_tick; /* since then that much could be released, at each tick: see reclaim.c */

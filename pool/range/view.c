@@ -160,6 +160,7 @@ void ca_view_return(ca_arena_t *arena, ca_view_t *view)
 static void end_use(ca_arena_t *arena, ca_view_t *view)
 {
     view->segment->first->state = CA_BLOCK_HOLE;
+    arena->range->at_work |= arena->home != NULL;
     ca_view_return(arena, view);
 }
 
@@ -269,6 +270,20 @@ bool ca_view_needs_none(const ca_arena_t *arena, size_t bytes)
     return arena->range && ca_view_needs(arena, bytes, arena->range->unit) == 0;
 }
 
+/* Whether no work comes by the addresses of a view that is kept. Drops the lock. */
+static bool none_at_work(ca_arena_t *arena)
+{
+    uint64_t ns = arena->home ? arena->params.reuse_wait_ns : 0;
+
+    if (!ca_nothing_in_flight(arena))
+        return false;
+    if (arena->range->at_work && !ca_epoch_device_idle(arena, ns))
+        return false;
+    if (ca_arena_serving(arena))
+        arena->range->at_work = false; /* none has come home meanwhile */
+    return ca_arena_serving(arena);
+}
+
 /* Kept views go, oldest first, until there are few enough. False: some may be in flight. Drops the
  * lock. */
 static bool drop_oldest(ca_arena_t *arena, size_t bytes)
@@ -277,7 +292,7 @@ static bool drop_oldest(ca_arena_t *arena, size_t bytes)
 
     while (range->view_bytes + bytes > CA_VIEWS_MOST * range->held ||
            range->mappings > CA_MAPPINGS_MOST) {
-        if (!ca_nothing_in_flight(arena) || range->walks || arena->pins)
+        if (!none_at_work(arena) || range->walks || arena->pins)
             return false;
         ca_view_t *view = range->oldest;
         while (view && (state_of(view) != CA_BLOCK_HOLE || view->pinned))

@@ -16,7 +16,8 @@
  *
  * An owner uses one address, and the next owner's work is behind the last one's, as ever, so that
  * it does not matter by which address either of them came: a page that is ready in order (order.h)
- * may be in flight while it is mapped. It may not be in flight by an address that is unmapped.
+ * may be in flight while it is mapped. It may not be in flight by an address that is unmapped:
+ * where a stream at home (stream.h) freed a view, nothing may run when one is given up for others.
  *
  * In pin mode blocks keep their addresses: none is made or given up, and one that becomes ready
  * stays whole, and serves requests of just its size.

@@ -8,6 +8,7 @@
 #include "fake_pages.h"
 #include "one_arena.h"
 #include "pool/fence/order.h"
+#include "pool/fence/stream.h"
 #include "pool/blocks/segment.h"
 #include "pool/state.h"
 #include "pool/range/view.h"
@@ -627,9 +628,111 @@ static void random_programs(void **state)
 
 #define test(name) cmocka_unit_test_setup_teardown(name, start, end)
 
+/* --- a stream at home, see pool/fence/stream.h ------------------------------------------------ */
+
+static ca_stream_t *home, *other;
+
+static held_t get_on(ca_stream_t *stream, size_t bytes)
+{
+    held_t held = {.bytes = bytes};
+    assert_int_equal(ca_arena_alloc(arena, stream, bytes, &held.block, &held.address, &held.reused),
+                     0);
+    fake_use(held.address, bytes);
+    sound();
+    return held;
+}
+
+static void free_at_home(ca_block_t *block)
+{
+    ca_arena_free_on(block, home);
+}
+
+static void put_at_home(held_t *held)
+{
+    let_go_by(held, free_at_home);
+    sound();
+}
+
+/* 30 MiB are ready, in three pieces. */
+static void start_at_home(void)
+{
+    fake.in_order = true;
+    fragment();
+    home = ca_arena_stream(arena, (void *)1, false);
+    other = ca_arena_stream(arena, (void *)2, false);
+    for (unsigned i = 0; i <= 4 * CA_HOME_AFTER; i++) {
+        held_t held = get_on(home, 4096);
+        put_at_home(&held);
+    }
+    assert_ptr_equal(arena->home, home);
+    fake_pass_all();
+    fake.auto_pass = false;
+}
+
+/* The pages of a view that was freed at home are pending once home is left; so is nothing of its
+ * own addresses, though work may use them. */
+static void no_view_goes_by_which_home_s_work_may_come(void **state)
+{
+    (void)state;
+    start_at_home();
+    const ca_range_t *range = arena->range;
+    held_t held[3], one;
+    for (size_t left = 0; left < 4; left++) { /* one of each three is live, or none */
+        for (size_t i = 0; i < 3; i++)
+            held[i] = get_on(home, 10 * MIB);
+        for (size_t i = 0; i < 3; i++)
+            if (i != left)
+                put_at_home(&held[i]);
+        one = get_on(home, (left < 3 ? 20 : 30) * MIB);
+        assert_false(in_range(one.address));
+        put_at_home(&one);
+        if (left < 3)
+            put_at_home(&held[left]);
+    }
+    held[0] = get_on(home, 2 * MIB);
+    one = get_on(home, 28 * MIB);
+    put_at_home(&one);
+    put_at_home(&held[0]);
+    assert_true(range->view_bytes + 20 * MIB > CA_VIEWS_MOST * range->held);
+    assert_ptr_equal(arena->home, home);
+    held_t first = get_on(other, 512);
+    assert_null(arena->home);
+    fake.stuck = fake.recorded; /* of what was at home */
+    put(&pieces[1]);
+    put(&pieces[3]);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    fake_log();
+    one = get_on(other, 20 * MIB);
+    assert_null(strchr(fake_log(), 'U'));
+    fake.stuck = 0;
+    put(&one);
+    put(&first);
+    fake_pass_all();
+}
+
+/* In pin mode a view's block is ready for requests of just its size. */
+static void a_pinned_view_is_in_flight_for_others(void **state)
+{
+    (void)state;
+    start_at_home();
+    held_t one = get_on(home, 30 * MIB);
+    uint64_t address = one.address;
+    assert_false(in_range(address));
+    ca_arena_pin(arena, true);
+    put_at_home(&one);
+    held_t two = get_on(other, 30 * MIB);
+    assert_int_not_equal(two.address, address);
+    let_go(&two);
+    fake_pass_all();
+    ca_arena_pin(arena, false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        test(no_view_goes_by_which_home_s_work_may_come),
+        test(a_pinned_view_is_in_flight_for_others),
         test(pieces_serve_as_one),
         test(smaller_requests_get_none),
         test(a_view_serves_again_without_a_call),
