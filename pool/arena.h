@@ -68,6 +68,7 @@ typedef struct ca_arena_params {
     bool whole_pages;    /* blocks have pages of their own, where that wastes little:
                             pool/range/range.h */
     bool unseen_ends;    /* streams are destroyed without ca_stream_retire: see ca_stream_t */
+    bool all_come_home;  /* streams other than ca_arena_default_stream's, too: see stream.h */
     size_t small;        /* requests up to this size get segments of their own; 0 for none */
     size_t device_bytes; /* of this memory in all, the host's for host memory; 0 when unknown */
     uint64_t warmup; /* allocations and frees after a growth: see pool/growth/warmup.h; 0: none */

@@ -198,6 +198,9 @@ static bool comes_home(ca_stream_t *stream)
 {
     ca_arena_t *arena = stream->arena;
 
+    if (stream != atomic_load_explicit(&arena->by_default, memory_order_relaxed) &&
+        !arena->params.all_come_home && !CA_MUTATED(home_at_once))
+        return false;
     if (arena->home || arena->asked != stream || arena->operations < arena->home_after ||
         arena->inside || arena->pins || stream->kind != CA_STREAM_COMMON || stream->retired ||
         ((stream->unseen || stream->confined) && !arena->fenced) || ca_stream_precise(arena) ||

@@ -79,13 +79,15 @@ bool ca_stream_precise(const ca_arena_t *arena);
 ca_stream_t *ca_streams_walk(ca_arena_t *arena);
 void ca_streams_walked(ca_arena_t *arena);
 
-/* Home: while one stream alone asks for memory, what is freed on it is ready at once. So it merges,
- * is cut, chosen and kept apart as what is ready is, and no fence is recorded for it; but all that
- * is ready may then be in flight on that stream. No other request takes any of it, and none goes
- * back upstream, before the stream has left home: all that was ready is pending then, behind a
- * fence of the stream's, as if it had been freed this instant. It leaves before a request that is
- * not in its order, before a trim, and before it ends. None comes home while a thread is inside the
- * arena (ca_arena_enter): so there is none for a thread inside that has seen it off.
+/* Home: while one stream alone asks for memory, what is freed on it is ready at once. It is the
+ * default stream of a caller that counts on its own order alone (ca_arena_default_stream), or any
+ * with params.all_come_home. So what it frees merges, is cut, chosen and kept apart as what is
+ * ready is, and no fence is recorded for it; but all that is ready may then be in flight on that
+ * stream. No other request takes any of it, and none goes back upstream, before the stream has left
+ * home: all that was ready is pending then, behind a fence of the stream's, as if it had been freed
+ * this instant. It leaves before a request that is not in its order, before a trim, and before it
+ * ends. None comes home while a thread is inside the arena (ca_arena_enter): so there is none for a
+ * thread inside that has seen it off.
  *
  * To those others nothing is ready then. So a stream comes home only after CA_HOME_AFTER
  * operations for each stream that there is, and one, in which none but it asked, twice as many

@@ -530,6 +530,7 @@ static inline void let_go_past_the_cache(held_t *held)
 static const ca_arena_params_t fake_params = {.max_split = SIZE_MAX,
                                               .limit = SIZE_MAX,
                                               .reuse_wait_ns = 1000 * 1000,
+                                              .all_come_home = true,
                                               .oom_wait_ns = 1000 * 1000 * 1000,
                                               .segment_first = FAKE_SEGMENT};
 
