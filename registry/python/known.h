@@ -85,13 +85,16 @@ static inline bool ca_py_same_characters(const ca_py_layout_t *layout, uintptr_t
                             (size_t)length * (shape >> CA_PY_KIND_SHIFT & CA_PY_KIND));
 }
 
-/* Of the characters of a live string of that length, and how it has them. */
+/* Of the characters of a live string of that length, and how it has them. One that has them
+ * elsewhere (of a class of the program's) may have come into the place of one that does not. */
 static inline uint64_t ca_py_mark(const ca_py_layout_t *layout, uintptr_t text, size_t length)
 {
     uint32_t shape = ca_py_half(text + layout->str.state) & CA_PY_SHAPE;
     uintptr_t at = text + ca_py_data_offset(layout, shape);
-    size_t bytes = length * (shape >> CA_PY_KIND_SHIFT & CA_PY_KIND);
+    size_t bytes = shape & CA_PY_COMPACT ? length * (shape >> CA_PY_KIND_SHIFT & CA_PY_KIND) : 0;
     uint64_t mark = shape;
+    if (bytes == 0)
+        return mark;
     for (; bytes > sizeof mark; bytes -= sizeof mark, at += sizeof mark)
         mark = ca_hash_word(mark ^ ca_py_word(at));
     return ca_hash_word(mark ^ ca_py_word(at) << (sizeof mark - bytes) * 8);
