@@ -32,7 +32,8 @@
  * the open epoch: see ca_epoch_due.
  *
  * A thread that is obtaining a segment holds the arena's turn; others wait for it and search again.
- * No turn is held during a wait for the context: its work may be waiting for one of them. */
+ * No turn is held during a wait for the context, whose work may be waiting for one of them, but for
+ * the short ones of growth by a stream that is at home (reuse_wait each: give_down_to, view.c). */
 #include "pool/growth/ladder.h"
 
 #include <errno.h>
