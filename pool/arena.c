@@ -428,8 +428,7 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
         check_now_and_then(arena);
         if (!covered && ca_epoch_due(arena, fences)) {
             int cancellation = ca_arena_enter(arena);
-            ca_epoch_close(arena, fences, elsewhere ? CA_BY_ALLOC : CA_BY_FREE);
-            ca_epoch_reap_by_free(arena, fences);
+            ca_epoch_close_due(arena, fences, elsewhere ? CA_BY_ALLOC : CA_BY_FREE);
             ca_grow_estimate_again(arena);
             if (plain && !foreign)
                 ca_give_exported(arena);

@@ -227,11 +227,9 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
     }
 }
 
-void ca_blocks_merge(ca_arena_t *arena)
+void ca_blocks_ready(ca_arena_t *arena, ca_epoch_t *epoch)
 {
-    ca_block_t *block;
-
-    while (arena->passed && (block = arena->passed->blocks)) {
+    for (ca_block_t *block; epoch && (block = epoch->blocks);) {
         ca_epoch_pull(block);
         arena->pending -= ca_block_size(block);
         ca_block_ready(arena, block);

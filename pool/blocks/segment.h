@@ -85,7 +85,11 @@ static inline bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_
 }
 /* Takes such a block, where it is of just that size; the caller takes it out of its epoch. */
 bool ca_block_take_whole(ca_arena_t *arena, ca_block_t *block, size_t bytes);
-void ca_blocks_merge(ca_arena_t *arena); /* all of it; nothing where the arena has been retired */
+void ca_blocks_ready(ca_arena_t *arena, ca_epoch_t *epoch); /* all that is pending in it */
+static inline void ca_blocks_merge(ca_arena_t *arena)
+{
+    ca_blocks_ready(arena, arena->passed); /* NULL where it has been retired */
+}
 
 /* --- for ranges and views: blocks that are lent, or holes, are in no list --------------------- */
 

@@ -29,12 +29,6 @@ static ca_cache_t *left; /* of threads that ended */
 static pthread_key_t thread_end;
 static enum { KEY_NONE, KEY_MADE, KEY_REFUSED } key;
 
-/* Where the program chose the sizes that requests are rounded to it gets these and no others. */
-static inline bool may_round(const ca_arena_params_t *params)
-{
-    return !params->size_class_count && !params->roundup;
-}
-
 /* --- a thread's caches ------------------------------------------------------------------------ */
 
 static void forget_for_thread(const ca_cache_t *cache)
@@ -287,12 +281,8 @@ void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by)
     ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena) && !is_locked_out(cache)) {
         ca_cache_publish(arena, cache);
-        if (arena->operations >= arena->plain_fences.close_after) {
-            int cancellation = ca_arena_enter(arena);
-            ca_epoch_close(arena, &arena->plain_fences, by);
-            ca_epoch_reap_by_free(arena, &arena->plain_fences);
-            ca_arena_leave(arena, cancellation);
-        }
+        if (arena->operations >= arena->plain_fences.close_after)
+            ca_epoch_close_due(arena, &arena->plain_fences, by);
         cache->lags = arena->plain_fences.closed.count > 1;
     }
     ca_lock_drop(&arena->lock);
@@ -375,12 +365,8 @@ static bool keep_in_its_place(ca_arena_t *arena, ca_cache_t *cache, unsigned ind
             ca_cache_give_one(arena, cache, ordered);
         kept = ca_cache_put_ordered(cache, stream, index, block);
         /* No fence right behind a free: see ca_stream_take_joined. */
-        if (kept && fences && ca_epoch_due(arena, fences)) {
-            int cancellation = ca_arena_enter(arena);
-            ca_epoch_close(arena, fences, CA_BY_ALLOC);
-            ca_epoch_reap_by_free(arena, fences);
-            ca_arena_leave(arena, cancellation);
-        }
+        if (kept && fences && ca_epoch_due(arena, fences))
+            ca_epoch_close_due(arena, fences, CA_BY_ALLOC);
     }
     ca_lock_drop(&arena->lock);
     return kept;
@@ -400,64 +386,47 @@ static inline ca_cache_t *enter_for(ca_arena_t *arena, size_t bytes, unsigned *i
     if (size > CA_CACHE_MOST || ca_pool_of(arena, size) == CA_POOL_OVERSIZE)
         return NULL;
     *index = ca_cache_class_of(size, class_bytes);
-    if (*class_bytes != size && !may_round(&arena->params))
-        return NULL;
+    if (*class_bytes != size && (arena->params.size_class_count || arena->params.roundup))
+        return NULL; /* the program chose the sizes that requests are rounded to */
     ca_cache_t *cache = cache_of(arena);
     return cache && size <= ca_cache_get(&cache->most) && ca_cache_enter(cache) ? cache : NULL;
-}
-
-/* Serves `*bytes` from the calling thread's cache: on a stream what it freed there, without a lock
- * or a call upstream; otherwise also from memory of the arena's that is ready, and without
- * `ready_only` it asks about fences. Or -EAGAIN, and `*bytes` is what to ask the arena for instead,
- * so that the block fits a class; should there be no memory for that, the arena can be asked for
- * the original. */
-static int ca_cache_alloc(ca_arena_t *arena, const ca_stream_t *stream, size_t *bytes,
-                          bool ready_only, served_t *served)
-{
-    size_t class_bytes;
-    unsigned index;
-    ca_cache_t *cache = enter_for(arena, *bytes, &index, &class_bytes);
-
-    if (!cache)
-        return -EAGAIN;
-    take(cache, stream, index, served);
-    ca_cache_exit(cache);
-    if (!served->block && !stream)
-        refill(arena, cache, index, class_bytes, served);
-    if (!served->block && !stream && !ready_only)
-        ask(arena, cache, index, class_bytes, served);
-    if (!served->block) {
-        *bytes = class_bytes;
-        return -EAGAIN;
-    }
-    if (served->grown)
-        ca_count(pool_misses);
-    else
-        ca_count(pool_hits);
-    return 0;
 }
 
 int ca_cached_alloc(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, bool ready_only,
                     ca_block_t **block, uint64_t *address, bool *reused)
 {
-    size_t asked = bytes;
-    served_t served = {0};
     const ca_stream_t *ordered = stream && !ca_stream_is_legacy(stream) ? stream : NULL;
-    int rc = ca_cache_alloc(arena, ordered, &bytes, ready_only, &served);
+    served_t served = {0};
+    size_t class_bytes;
+    unsigned index;
+    ca_cache_t *cache = enter_for(arena, bytes, &index, &class_bytes);
 
-    if (rc == 0) {
+    if (cache) {
+        take(cache, ordered, index, &served);
+        ca_cache_exit(cache);
+        if (!served.block && !ordered)
+            refill(arena, cache, index, class_bytes, &served);
+        if (!served.block && !ordered && !ready_only)
+            ask(arena, cache, index, class_bytes, &served);
+    }
+    if (served.block) {
         *block = served.block;
         *address = served.address;
         if (reused)
             *reused = served.reused;
+        if (served.grown)
+            ca_count(pool_misses);
+        else
+            ca_count(pool_hits);
         return 0;
     }
+    size_t fits = cache ? class_bytes : bytes; /* a class */
     if (ready_only)
-        return ca_arena_alloc_ready(arena, stream, bytes, block, address, reused);
-    rc = ca_arena_alloc(arena, stream, bytes, block, address, reused);
+        return ca_arena_alloc_ready(arena, stream, fits, block, address, reused);
+    int rc = ca_arena_alloc(arena, stream, fits, block, address, reused);
     /* The climb has left nothing untried, but a block of just what was asked. */
-    if (rc == -ENOMEM && bytes != asked &&
-        ca_arena_alloc_ready(arena, stream, asked, block, address, reused) == 0)
+    if (rc == -ENOMEM && fits != bytes &&
+        ca_arena_alloc_ready(arena, stream, bytes, block, address, reused) == 0)
         return 0;
     return rc;
 }

@@ -78,7 +78,8 @@ void ca_cache_give_one(ca_arena_t *arena, ca_cache_t *cache, ca_cache_ordered_t 
         ca_epoch_push(arena, &ordered->stream->fences, block);
 }
 
-void ca_cache_give_ordered(ca_arena_t *arena, ca_cache_t *cache, const ca_stream_t *only)
+/* Or only what was freed on that stream. */
+static void give_ordered(ca_arena_t *arena, ca_cache_t *cache, const ca_stream_t *only)
 {
     for (unsigned i = 0; i < CA_CACHE_ORDERED; i++) {
         ca_cache_ordered_t *ordered = &cache->ordered[i];
@@ -96,7 +97,7 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
 
     if (ca_cache_get(&cache->cached_bytes) || cache->allocs || ca_cache_frees(cache)) {
         ca_cache_publish(arena, cache);
-        ca_cache_give_ordered(arena, cache, NULL);
+        give_ordered(arena, cache, NULL);
         for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
             ca_cache_class_t *class = &cache->classes[i];
             while (class->first) {
@@ -404,7 +405,7 @@ void ca_caches_give_streams(ca_arena_t *arena, const ca_stream_t *only, bool pre
         if (precise && cache->precise)
             continue;
         bool was_locked_out = visit(arena, cache);
-        ca_cache_give_ordered(arena, cache, only);
+        give_ordered(arena, cache, only);
         cache->precise |= precise;
         leave(cache, was_locked_out);
     }

@@ -58,7 +58,7 @@ struct ca_cache {
     ca_cache_t *next_of_thread; /* of the same thread */
     ca_cache_class_t classes[CA_CACHE_CLASSES];
     ca_cache_ordered_t ordered[CA_CACHE_ORDERED];
-    bool precise;        /* it keeps nothing in `ordered`: see ca_stream_make_precise */
+    bool precise;        /* it keeps nothing in `ordered`: see ca_stream_take_joined */
     uint8_t passed_over; /* frees on streams since, as far as this goes */
     bool lags;           /* the fences of its epochs do not pass: see ca_cached_free_async */
     uint8_t lagged;      /* such frees since it was looked at, as far as this goes */
@@ -141,10 +141,6 @@ void ca_cache_trim(ca_arena_t *arena, ca_cache_t *cache, size_t most);
 /* Gives a block that was freed on a stream back to it. The cache, which is not open to
  * other threads, has published all before. */
 void ca_cache_give_one(ca_arena_t *arena, ca_cache_t *cache, ca_cache_ordered_t *ordered);
-
-/* Gives what was freed on a stream back to it, as if it were freed now, or only what was freed on
- * one of them. The cache is not open to other threads. */
-void ca_cache_give_ordered(ca_arena_t *arena, ca_cache_t *cache, const ca_stream_t *only);
 
 /* A new cache for the calling thread, locked out until ca_caches_review. */
 void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache);

@@ -100,7 +100,7 @@ void ca_epoch_pull(ca_block_t *block)
     ca_epoch_t *epoch = ca_block_epoch(block);
 
     if (epoch->fences->stream)
-        ca_stream_unlist(epoch->fences->stream, block);
+        ca_bins_remove(epoch->fences->stream->bins, block);
     ca_epoch_pull_from(epoch, block);
 }
 
@@ -120,12 +120,30 @@ static size_t holds(const ca_arena_t *arena)
     return most < own ? most : own;
 }
 
+static bool stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
+{
+    const ca_stream_t *stream = open->fences->stream;
+    size_t most = arena->free_bytes / CA_EPOCH_FREE_SHARE;
+
+    if (ca_stream_precise(arena) || stream->kind == CA_STREAM_ELSEWHERE || stream->unseen)
+        return open->count > 0;
+    if (stream->kind == CA_STREAM_LEGACY)
+        most = CA_STREAM_LEGACY_BYTES;
+    else if (most > CA_STREAM_EPOCH_BYTES)
+        most = CA_STREAM_EPOCH_BYTES;
+    /* An allocation and its free on one stream leave a single block here, which makes no call. But
+     * on a thread's own stream no other thread can record a fence: one that is recorded later,
+     * behind all work, might never pass. */
+    bool lone = open->count == 1 && stream->kind == CA_STREAM_COMMON && !stream->confined;
+    return open->count >= CA_STREAM_EPOCH_BLOCKS || (!lone && open->count && open->bytes >= most);
+}
+
 bool ca_epoch_due(const ca_arena_t *arena, const ca_fence_queue_t *fences)
 {
     const ca_epoch_t *open = fences->open;
     if (fences->stream)
         return arena->operations >= fences->close_after && ca_arena_serving(arena) &&
-               ca_stream_due(arena, open);
+               stream_due(arena, open);
     if (!ca_arena_serving(arena) || (!arena->no_fences && arena->operations < fences->close_after))
         return false;
     return open->urgent || open->count >= CA_EPOCH_BLOCKS * scale(arena) ||
@@ -145,13 +163,13 @@ bool ca_epoch_overdue(const ca_arena_t *arena, const ca_epoch_t *epoch)
 void ca_epoch_shrink(ca_block_t *block, size_t bytes)
 {
     ca_stream_t *stream = ca_block_epoch(block)->fences->stream;
+    size_t rest = ca_block_size(block) - bytes;
 
     ca_block_epoch(block)->bytes -= bytes;
     if (stream)
-        ca_stream_unlist(stream, block);
-    ca_block_set_size(block, ca_block_size(block) - bytes);
-    if (stream)
-        ca_stream_list(stream, block);
+        ca_bins_resize(stream->bins, block, rest);
+    else
+        ca_block_set_size(block, rest);
 }
 
 static void empty(ca_epoch_t *epoch)
@@ -166,7 +184,7 @@ static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
     for (ca_block_t *block = epoch->blocks, *next; block; block = next) {
         next = ca_block_later(block);
         if (epoch->fences->stream)
-            ca_stream_unlist(epoch->fences->stream, block);
+            ca_bins_remove(epoch->fences->stream->bins, block);
         ca_history_note(.event = CA_EVENT_READY, .address = block->address,
                         .device = CA_EVENT_NO_DEVICE);
         if (ca_block_stays_whole(arena, block)) {
@@ -259,25 +277,6 @@ bool ca_epoch_in_order(const ca_arena_t *arena)
            ca_order_may(arena->context);
 }
 
-/* The closed epoch whose fence is behind what is freed now, or NULL. In the list: the caller puts
- * something there. */
-static ca_epoch_t *covering_now(ca_arena_t *arena, uint64_t began)
-{
-    ca_epoch_list_t *closed = &arena->plain_fences.closed;
-    ca_epoch_t *newest = closed->tail;
-
-    if (!newest || newest->began != began)
-        newest = arena->owed;
-    if (!newest || newest->began != began || newest->foreign || !ca_epoch_in_order(arena))
-        return NULL;
-    if (newest != arena->owed)
-        return newest;
-    arena->owed = NULL;
-    newest->by = ca_thread_number();
-    list_append(closed, newest);
-    return newest;
-}
-
 /* Behind what is in there: it serves in the order of the frees. */
 static void append(ca_epoch_t *epoch, ca_block_t *block)
 {
@@ -301,10 +300,18 @@ bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block, uint64_t began)
     if (open->count || open->marks ||
         ((cache = arena->caches ? ca_cache_own(arena) : NULL) && ca_cache_open_count(cache)))
         return false;
-    ca_epoch_t *covering = covering_now(arena, began);
-    if (covering)
-        append(covering, block);
-    return covering;
+    ca_epoch_t *newest = arena->plain_fences.closed.tail;
+    if (!newest || newest->began != began)
+        newest = arena->owed;
+    if (!newest || newest->began != began || newest->foreign || !ca_epoch_in_order(arena))
+        return false;
+    if (newest == arena->owed) {
+        arena->owed = NULL;
+        newest->by = ca_thread_number();
+        list_append(&arena->plain_fences.closed, newest);
+    }
+    append(newest, block);
+    return true;
 }
 
 /* Of an epoch that was released. The caller has dropped the lock. */
@@ -541,11 +548,15 @@ size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **foun
     return served;
 }
 
-void ca_epoch_reap_by_free(ca_arena_t *arena, ca_fence_queue_t *fences)
+void ca_epoch_close_due(ca_arena_t *arena, ca_fence_queue_t *fences, ca_closer_t by)
 {
-    if (!fences->stream && ca_epoch_in_order(arena) && fences->closed.count < IN_ORDER_BEHIND)
-        return;
+    int cancellation = ca_arena_enter(arena);
+
+    ca_epoch_close(arena, fences, by);
+    size_t count = fences->closed.count;
+    bool serves = !fences->stream && ca_epoch_in_order(arena) && count < IN_ORDER_BEHIND;
     /* The newest fence was recorded this instant: not worth a query. */
-    if (fences->closed.count > 1)
-        ca_epoch_reap(arena, fences, fences->closed.count > CA_EPOCHS_BEHIND ? 2 : 1, false);
+    if (count > 1 && !serves)
+        ca_epoch_reap(arena, fences, count > CA_EPOCHS_BEHIND ? 2 : 1, false);
+    ca_arena_leave(arena, cancellation);
 }

@@ -155,9 +155,9 @@ void ca_epoch_synchronize(ca_arena_t *arena);
  * how many passed. Drops the lock. */
 size_t ca_epoch_reap(ca_arena_t *arena, ca_fence_queue_t *fences, size_t most, bool forced);
 
-/* The same for a free that has closed an epoch: as many as come, and one more while more than a few
- * wait, or a queue that once fell behind would stay behind. */
-void ca_epoch_reap_by_free(ca_arena_t *arena, ca_fence_queue_t *fences);
+/* For a free: closes the open epoch, and asks as many as come, and one more while more than a few
+ * wait, or a queue that once fell behind would stay behind. Drops the lock. */
+void ca_epoch_close_due(ca_arena_t *arena, ca_fence_queue_t *fences, ca_closer_t by);
 
 /* Whether memory in flight may serve now (order.h). */
 bool ca_epoch_in_order(const ca_arena_t *arena);
@@ -185,10 +185,6 @@ int ca_epoch_answer(ca_arena_t *arena, ca_epoch_t *epoch, int answer);
  * the device keeps the other half to work on. Returns 1 when any passed, 0 when time is up, -ENOENT
  * when there is none, or upstream's error. Drops the lock. */
 int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds);
-
-/* Waits for the newest closed epoch of the queue, and makes all that has passed ready. False: it
- * has not. Drops the lock. */
-bool ca_epoch_wait_newest(ca_arena_t *arena, ca_fence_queue_t *fences, uint64_t nanoseconds);
 
 /* Whether a plain free of the calling thread closed one of the closed epochs: it would have slept
  * in that free, for all that is waited for before. */

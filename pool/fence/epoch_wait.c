@@ -74,22 +74,6 @@ int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
     return ca_epoch_reap(arena, fences, place, true) > 0 || passed;
 }
 
-bool ca_epoch_wait_newest(ca_arena_t *arena, ca_fence_queue_t *fences, uint64_t nanoseconds)
-{
-    ca_epoch_t *epoch = fences->closed.tail;
-
-    if (!epoch || !ca_arena_serving(arena))
-        return fences->open->count == 0 && !fences->closing.head && ca_arena_serving(arena);
-    epoch->users++;
-    ca_lock_drop(&arena->lock);
-    int answer = ca_upstream_fence_wait(arena->upstream, arena->context, epoch->fence, nanoseconds);
-    ca_lock_take(&arena->lock);
-    if (ca_epoch_answer(arena, epoch, answer) != 1)
-        return false;
-    ca_epoch_reap(arena, fences, SIZE_MAX, true);
-    return ca_arena_serving(arena);
-}
-
 bool ca_epoch_slept_for(const ca_arena_t *arena)
 {
     unsigned thread = ca_thread_number();

@@ -97,7 +97,8 @@ static void join_busy(ca_stream_t *stream)
     stream->arena->busy = stream;
 }
 
-ca_stream_t *ca_streams_walk(ca_arena_t *arena)
+/* A walk along them, by `next_busy`: the first, or NULL. To be ended: arena->walks. */
+static ca_stream_t *walk(ca_arena_t *arena)
 {
     if (arena->walks++ == 0 && !arena->retired)
         for (ca_stream_t **at = &arena->busy, *stream; (stream = *at);) {
@@ -111,47 +112,10 @@ ca_stream_t *ca_streams_walk(ca_arena_t *arena)
     return arena->busy;
 }
 
-void ca_streams_walked(ca_arena_t *arena)
-{
-    arena->walks--;
-}
-
 void ca_stream_list(ca_stream_t *stream, ca_block_t *block)
 {
     join_busy(stream);
     ca_bins_insert(stream->bins, block);
-}
-
-void ca_stream_unlist(ca_stream_t *stream, ca_block_t *block)
-{
-    ca_bins_remove(stream->bins, block);
-}
-
-bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
-{
-    size_t most = arena->free_bytes / CA_EPOCH_FREE_SHARE;
-
-    ca_stream_kind_t kind = open->fences->stream->kind;
-
-    if (ca_stream_precise(arena) || kind == CA_STREAM_ELSEWHERE || open->fences->stream->unseen)
-        return open->count > 0;
-    if (kind == CA_STREAM_LEGACY)
-        return open->count >= CA_STREAM_EPOCH_BLOCKS || open->bytes >= CA_STREAM_LEGACY_BYTES;
-    if (most > CA_STREAM_EPOCH_BYTES)
-        most = CA_STREAM_EPOCH_BYTES;
-    /* An allocation and its free on one stream leave a single block here, which makes no call. But
-     * on a thread's own stream no other thread can record a fence: one that is recorded later,
-     * behind all work, might never pass. */
-    bool lone = open->count == 1 && !open->fences->stream->confined;
-    return open->count >= CA_STREAM_EPOCH_BLOCKS || (!lone && open->count && open->bytes >= most);
-}
-
-void ca_stream_make_precise(ca_arena_t *arena)
-{
-    if (arena->precise_until < arena->operations + CA_STREAM_PRECISE)
-        arena->precise_until = arena->operations + CA_STREAM_PRECISE;
-    if (ca_stream_precise(arena))
-        ca_caches_give_streams(arena, NULL, true);
 }
 
 static bool may_record(const ca_stream_t *stream)
@@ -183,16 +147,6 @@ void ca_stream_reopened(ca_stream_t *stream, int rc)
 
 /* --- home ------------------------------------------------------------------------------------- */
 
-/* What is pending in the epoch is ready. One that is closed stays in the queue, empty. */
-static void make_ready(ca_arena_t *arena, ca_epoch_t *epoch)
-{
-    for (ca_block_t *block; (block = epoch->blocks);) {
-        ca_epoch_pull(block);
-        arena->pending -= ca_block_size(block);
-        ca_block_ready(arena, block);
-    }
-}
-
 /* Where it cannot have a fence of its own later, it gets one behind all work: if there are any. */
 static bool comes_home(ca_stream_t *stream)
 {
@@ -207,9 +161,9 @@ static bool comes_home(ca_stream_t *stream)
         arena->params.reuse == CA_POOL_REUSE_ORDER)
         return false;
     arena->home = stream;
-    make_ready(arena, stream->fences.open);
+    ca_blocks_ready(arena, stream->fences.open);
     for (ca_epoch_t *epoch = stream->fences.closed.head; epoch; epoch = epoch->next)
-        make_ready(arena, epoch);
+        ca_blocks_ready(arena, epoch); /* it stays in the queue, empty */
     return true;
 }
 
@@ -260,13 +214,13 @@ void ca_stream_leave(ca_arena_t *arena)
 
 bool ca_stream_leave_passed(ca_arena_t *arena)
 {
-    ca_stream_t *stream = arena->home;
-
-    if (!stream || CA_MUTATED(home_released))
+    if (!arena->home || CA_MUTATED(home_released))
         return true;
-    ca_fence_queue_t *fences = may_record(stream) ? &stream->fences : &arena->plain_fences;
     ca_stream_leave(arena);
-    return ca_epoch_wait_newest(arena, fences, arena->params.reuse_wait_ns);
+    bool idle = ca_epoch_device_idle(arena, arena->params.reuse_wait_ns);
+    ca_streams_reap(arena, SIZE_MAX, true);
+    ca_epoch_reap(arena, &arena->plain_fences, SIZE_MAX, true);
+    return idle && ca_arena_serving(arena);
 }
 
 /* It is about to ask, or to end. */
@@ -291,7 +245,7 @@ void ca_streams_close(ca_arena_t *arena)
 {
     if (!arena->busy)
         return;
-    for (ca_stream_t *stream = ca_streams_walk(arena); stream && ca_arena_serving(arena);
+    for (ca_stream_t *stream = walk(arena); stream && ca_arena_serving(arena);
          stream = stream->next_busy) {
         if (stream->retired || stream->fences.open->count == 0)
             continue;
@@ -300,7 +254,7 @@ void ca_streams_close(ca_arena_t *arena)
         else
             evacuate(stream);
     }
-    ca_streams_walked(arena);
+    arena->walks--;
 }
 
 size_t ca_streams_closed(const ca_arena_t *arena)
@@ -318,10 +272,10 @@ size_t ca_streams_reap(ca_arena_t *arena, size_t most, bool forced)
 
     if (!arena->busy)
         return 0;
-    for (ca_stream_t *stream = ca_streams_walk(arena); stream && ca_arena_serving(arena);
+    for (ca_stream_t *stream = walk(arena); stream && ca_arena_serving(arena);
          stream = stream->next_busy)
         passed += ca_epoch_reap(arena, &stream->fences, most, forced);
-    ca_streams_walked(arena);
+    arena->walks--;
     return passed;
 }
 
@@ -374,6 +328,10 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
     ca_arena_t *arena = stream->arena;
     ca_block_t *block = NULL;
 
+    if (arena->precise_until < arena->operations + CA_STREAM_PRECISE)
+        arena->precise_until = arena->operations + CA_STREAM_PRECISE;
+    if (ca_stream_precise(arena))
+        ca_caches_give_streams(arena, NULL, true);
     for (const ca_stream_t *other = arena->busy; !block && other; other = other->next_busy) {
         block = other == stream || other->kind == CA_STREAM_ELSEWHERE
                     ? NULL
@@ -434,6 +392,18 @@ static ca_stream_t *spare(ca_arena_t *arena)
     return NULL;
 }
 
+/* For a later life of the arena. */
+static void end(ca_stream_t *stream)
+{
+    ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
+    stream->bins = NULL;
+    stream->fences = (ca_fence_queue_t){0};
+    stream->retired = true;
+    stream->busy = false;
+    stream->next = stream->arena->ended;
+    stream->arena->ended = stream;
+}
+
 static ca_stream_t *make(ca_arena_t *arena)
 {
     ca_stream_t *stream = arena->ended;
@@ -450,11 +420,7 @@ static ca_stream_t *make(ca_arena_t *arena)
     stream->kind = CA_STREAM_COMMON;
     stream->bins = ca_mem_map(sizeof(ca_bins_t));
     if (!stream->bins || ca_fence_queue_start(arena, &stream->fences, stream) < 0) {
-        ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
-        stream->bins = NULL;
-        stream->retired = true;
-        stream->next = arena->ended;
-        arena->ended = stream;
+        end(stream);
         return NULL;
     }
     stream->next = arena->streams;
@@ -598,13 +564,7 @@ void ca_streams_drop(ca_arena_t *arena)
 {
     for (ca_stream_t *stream = arena->streams, *next; stream; stream = next) {
         next = stream->next;
-        ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
-        stream->bins = NULL;
-        stream->fences = (ca_fence_queue_t){0};
-        stream->retired = true;
-        stream->busy = false;
-        stream->next = arena->ended;
-        arena->ended = stream;
+        end(stream);
     }
     arena->streams = arena->busy = NULL;
     arena->retired_streams = arena->last_retired_stream = arena->elsewhere = NULL;

@@ -53,7 +53,7 @@ struct ca_stream {
     ca_bins_t *bins; /* its pending blocks */
     ca_stream_kind_t kind;
     uint16_t number; /* see ca_stream_number */
-    bool busy;       /* has pending blocks, or fences: see ca_streams_walk */
+    bool busy;       /* has pending blocks, or fences: see stream.c */
     bool retired;    /* destroyed: no block joins it any more */
     /* It may be destroyed without a word: its queue is used in calls on it alone, so that every
      * free has its fence at once, and no thread's cache keeps it. */
@@ -74,25 +74,18 @@ bool ca_stream_is_number(const ca_stream_t *stream, uint16_t number);
 /* Whether a free on a stream is to have a fence of its own now. */
 bool ca_stream_precise(const ca_arena_t *arena);
 
-/* A walk along the streams that have pending blocks or fences, by `next_busy`, on which the lock
- * may be dropped: the first, or NULL. To be ended. */
-ca_stream_t *ca_streams_walk(ca_arena_t *arena);
-void ca_streams_walked(ca_arena_t *arena);
-
-/* Home: while one stream alone asks for memory, what is freed on it is ready at once. It is the
- * default stream of a caller that counts on its own order alone (ca_arena_default_stream), or any
- * with params.all_come_home. So what it frees merges, is cut, chosen and kept apart as what is
- * ready is, and no fence is recorded for it; but all that is ready may then be in flight on that
- * stream. No other request takes any of it, and none goes back upstream, before the stream has left
- * home: all that was ready is pending then, behind a fence of the stream's, as if it had been freed
- * this instant. It leaves before a request that is not in its order, before a trim, and before it
- * ends. None comes home while a thread is inside the arena (ca_arena_enter): so there is none for a
+/* Home: while one stream alone asks for memory, what is freed on it is ready at once, and no fence
+ * is recorded for it; but all that is ready may then be in flight on that stream. It is the default
+ * stream of a caller that counts on its own order alone (ca_arena_default_stream), or any with
+ * params.all_come_home. Before any other request, a trim, its own end, and before any goes back
+ * upstream the stream leaves home: all that was ready is pending then, behind a fence of the
+ * stream's, as if it had been freed this instant. None comes home while a thread is inside the
+ * arena (ca_arena_enter): so there is none for a
  * thread inside that has seen it off.
  *
- * To those others nothing is ready then. So a stream comes home only after CA_HOME_AFTER
- * operations for each stream that there is, and one, in which none but it asked, twice as many
- * after each time that it left for others: where several take turns, they soon are as if there was
- * no home. */
+ * To those others nothing is ready then. So a stream comes home only after CA_HOME_AFTER operations
+ * for each stream that there is, and one, in which none but it asked, twice as many after each time
+ * that it left for others: where several take turns, they soon are as if there was no home. */
 #define CA_HOME_AFTER 512u
 #define CA_HOME_DOUBLINGS 20u
 
@@ -106,15 +99,12 @@ bool ca_stream_keeps(ca_stream_t *stream, ca_block_t *block);
 /* The stream that is at home, if any, leaves. Drops the lock. */
 void ca_stream_leave(ca_arena_t *arena);
 
-/* The same, and waits for its work, `reuse_wait` at most. Whether there is none any more. */
+/* The same, and waits for all work, `reuse_wait` at most. Whether there is none any more. Drops the
+ * lock. */
 bool ca_stream_leave_passed(ca_arena_t *arena);
 
-/* Keeps a pending block findable by its size, or not any more. */
+/* Keeps a pending block findable by its size: in stream->bins, until it is removed there. */
 void ca_stream_list(ca_stream_t *stream, ca_block_t *block);
-void ca_stream_unlist(ca_stream_t *stream, ca_block_t *block);
-
-/* Whether its open epoch is to be closed by this free. */
-bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open);
 
 /* Makes a block that was freed on the stream live again, for work on the same stream: one of about
  * the size, or cut off a larger one, or off any (see mixed.h). NULL when there is none. */
@@ -122,12 +112,9 @@ typedef enum { CA_TAKE_CLOSE, CA_TAKE_CUT, CA_TAKE_ANY } ca_take_t;
 ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, ca_take_t how);
 
 /* The same with a block that was freed on another stream and has its fence, behind which `stream`
- * is made to wait. Drops the lock. */
+ * is made to wait. Frees on streams have fences of their own from then on, for a while. Drops the
+ * lock. */
 ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes);
-
-/* A request would have joined a fence, or has: frees on streams are to have fences of their own for
- * a while. */
-void ca_stream_make_precise(ca_arena_t *arena);
 
 /* Closes the open epochs of all streams of the arena, on behalf of an allocation that found nothing
  * else, also where a fence could not be had a moment ago. Drops the lock. */

@@ -149,11 +149,6 @@ static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
     return found;
 }
 
-static bool something_to_go(ca_arena_t *arena, ca_give_t which)
-{
-    return next_to_go(arena, which) || (which != CA_GIVE_SEGMENTS && ca_range_idle(arena));
-}
-
 /* Gives segments back until `bytes` and what is reserved come to `most`. Each goes only while
  * nothing runs: the real free waits for all work, some of which may be waiting for this very
  * thread, and there may still be memory. */
@@ -165,7 +160,8 @@ static void give_down_to(ca_arena_t *arena, size_t bytes, size_t most, ca_give_t
 
     for (size_t left = now > most ? now - most : 0; left > 0;
          left -= released < left ? released : left) {
-        if (arena->reserved + bytes <= most || !something_to_go(arena, which) ||
+        if (arena->reserved + bytes <= most ||
+            !(next_to_go(arena, which) || (which != CA_GIVE_SEGMENTS && ca_range_idle(arena))) ||
             !(ca_epoch_in_order(arena) ||
               (ca_nothing_in_flight(arena) && ca_epoch_device_idle(arena, ns))) ||
             !ca_arena_serving(arena) || !(released = ca_give_back(arena, 1, which)))

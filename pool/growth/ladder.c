@@ -148,7 +148,6 @@ static bool rung_joined(climb_t *c)
     if (!c->stream || c->stream->kind != CA_STREAM_COMMON ||
         c->arena->params.reuse == CA_POOL_REUSE_GROW)
         return false;
-    ca_stream_make_precise(c->arena);
     c->block = ca_stream_take_joined(c->stream, c->bytes);
     return c->block ? over(c, 0) : !ca_arena_serving(c->arena) && over(c, -EIO);
 }

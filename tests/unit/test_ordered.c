@@ -250,7 +250,7 @@ static void nothing_is_kept_while_streams_wait_for_each_other(void **state)
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
     put_on(streams[0], &held);
     ca_lock_take(&arena->lock);
-    ca_stream_make_precise(arena);
+    assert_null(ca_stream_take_joined(streams[0], CA_BYTES_MOST));
     ca_lock_drop(&arena->lock);
     assert_int_equal(ca_caches_bytes(arena), 0);
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
@@ -464,7 +464,7 @@ static void threads_beside_each_other(void **state)
             ca_arena_trim(arena, 4 * MIB);
         if (i % 32 == 0) {
             ca_lock_take(&arena->lock);
-            ca_stream_make_precise(arena);
+            (void)ca_stream_take_joined(streams[0], CA_BYTES_MOST);
             arena->precise_until = arena->operations + 1000;
             ca_lock_drop(&arena->lock);
         }
