@@ -137,8 +137,7 @@ static inline void ca_arena_note_peak(ca_arena_t *arena)
         arena->live_peak = now;
 }
 
-/* The driver reported a broken context: the arena serves nothing more (-EIO), but keeps its books.
- */
+/* The driver reported a broken context: it serves nothing more (-EIO), but keeps its books. */
 void ca_arena_stop(ca_arena_t *arena);
 
 /* Its address is about to be another one, or none. */

@@ -281,8 +281,11 @@ void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by)
     ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena) && !is_locked_out(cache)) {
         ca_cache_publish(arena, cache);
-        if (arena->operations >= arena->plain_fences.close_after)
+        if (arena->operations >= arena->plain_fences.close_after) {
+            int cancellation = ca_arena_enter(arena);
             ca_epoch_close_due(arena, &arena->plain_fences, by);
+            ca_arena_leave(arena, cancellation);
+        }
         cache->lags = arena->plain_fences.closed.count > 1;
     }
     ca_lock_drop(&arena->lock);
@@ -365,8 +368,11 @@ static bool keep_in_its_place(ca_arena_t *arena, ca_cache_t *cache, unsigned ind
             ca_cache_give_one(arena, cache, ordered);
         kept = ca_cache_put_ordered(cache, stream, index, block);
         /* No fence right behind a free: see ca_stream_take_joined. */
-        if (kept && fences && ca_epoch_due(arena, fences))
+        if (kept && fences && ca_epoch_due(arena, fences)) {
+            int cancellation = ca_arena_enter(arena);
             ca_epoch_close_due(arena, fences, CA_BY_ALLOC);
+            ca_arena_leave(arena, cancellation);
+        }
     }
     ca_lock_drop(&arena->lock);
     return kept;

@@ -70,8 +70,7 @@ void ca_caches_reset_after_fork(void);
 /* --- for the arena, under its lock ------------------------------------------------------------ */
 
 /* Locks out all caches in front of the arena and takes what is in them, until as many calls of the
- * second: then they open again, if nothing speaks against it. The lock may be dropped in between.
- */
+ * second: then they open again, if nothing speaks against it. The lock may be dropped. */
 void ca_caches_lock_out(ca_arena_t *arena);
 void ca_caches_open(ca_arena_t *arena);
 

@@ -13,8 +13,7 @@
 #include "pool/state.h"
 #include "pool/fence/stream.h"
 
-/* --- what is in a cache ------------------------------------------------------------------------
- */
+/* --- what is in a cache ----------------------------------------------------------------------- */
 
 void ca_cache_give_ready(ca_arena_t *arena, ca_block_t *block)
 {
@@ -95,35 +94,34 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
     ca_epoch_t *epoch = NULL;
     bool open = false;
 
-    if (ca_cache_get(&cache->cached_bytes) || cache->allocs || ca_cache_frees(cache)) {
-        ca_cache_publish(arena, cache);
-        give_ordered(arena, cache, NULL);
-        for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
-            ca_cache_class_t *class = &cache->classes[i];
-            while (class->first) {
-                ca_block_t *block = ca_cache_shift(class, class->first);
-                if (ca_cache_has_passed(cache, block)) {
-                    ca_cache_give_ready(arena, block);
-                    continue;
-                }
-                if (!epoch || block->tag != tag)
-                    epoch = ca_cache_epoch_of(arena, cache, block->tag);
-                tag = block->tag;
-                give_pending(arena, block, epoch);
-                open |= epoch == arena->plain_fences.open;
+    if (!ca_cache_get(&cache->cached_bytes) && !cache->allocs && !ca_cache_frees(cache))
+        return;
+    ca_cache_publish(arena, cache);
+    give_ordered(arena, cache, NULL);
+    for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
+        ca_cache_class_t *class = &cache->classes[i];
+        while (class->first) {
+            ca_block_t *block = ca_cache_shift(class, class->first);
+            if (ca_cache_has_passed(cache, block)) {
+                ca_cache_give_ready(arena, block);
+                continue;
             }
+            if (!epoch || block->tag != tag)
+                epoch = ca_cache_epoch_of(arena, cache, block->tag);
+            tag = block->tag;
+            give_pending(arena, block, epoch);
+            open |= epoch == arena->plain_fences.open;
         }
-        ca_cache_set(&cache->cached_bytes, 0);
-        ca_cache_publish(arena, cache);
-        ca_cache_open_anew(cache);
-        ca_cache_forget_marks(arena, cache);
-        if (open)
-            ca_epoch_freed_by(arena->plain_fences.open,
-                              cache == ca_cache_own(arena) && !cache->async_frees
-                                  ? ca_thread_number()
-                                  : CA_BY_SEVERAL);
-        cache->async_frees = false;
     }
+    ca_cache_set(&cache->cached_bytes, 0);
+    ca_cache_publish(arena, cache);
+    ca_cache_open_anew(cache);
+    ca_cache_forget_marks(arena, cache);
+    if (open)
+        ca_epoch_freed_by(arena->plain_fences.open,
+                          cache == ca_cache_own(arena) && !cache->async_frees ? ca_thread_number()
+                                                                              : CA_BY_SEVERAL);
+    cache->async_frees = false;
 }
 
 /* Its owner is inside for some instructions only, unless it was made to wait there. */
@@ -138,8 +136,7 @@ static void lock_out(ca_cache_t *cache)
     }
 }
 
-/* --- giving some back --------------------------------------------------------------------------
- */
+/* --- giving some back ------------------------------------------------------------------------- */
 
 void ca_cache_refill(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left)
 {
@@ -203,8 +200,7 @@ void ca_cache_trim(ca_arena_t *arena, ca_cache_t *cache, size_t most)
         give_above(arena, cache, weight / 2, most);
 }
 
-/* --- all of an arena's -------------------------------------------------------------------------
- */
+/* --- all of an arena's ------------------------------------------------------------------------ */
 
 static size_t at_least(size_t least, size_t bytes)
 {
@@ -437,8 +433,7 @@ size_t ca_caches_bytes(const ca_arena_t *arena)
     return cached;
 }
 
-/* --- invariants --------------------------------------------------------------------------------
- */
+/* --- invariants ------------------------------------------------------------------------------- */
 
 static const char *check_class(const ca_arena_t *arena, const ca_cache_t *cache, unsigned index,
                                size_t *cached, size_t *blocks)

@@ -138,8 +138,7 @@ ca_block_t *ca_cache_take_passed(ca_cache_t *cache, ca_cache_class_t *class);
  * more than `most` bytes. It has published them. */
 void ca_cache_trim(ca_arena_t *arena, ca_cache_t *cache, size_t most);
 
-/* Gives a block that was freed on a stream back to it. The cache, which is not open to
- * other threads, has published all before. */
+/* Gives a block that was freed on a stream back to it. The cache is closed, and has published. */
 void ca_cache_give_one(ca_arena_t *arena, ca_cache_t *cache, ca_cache_ordered_t *ordered);
 
 /* A new cache for the calling thread, locked out until ca_caches_review. */

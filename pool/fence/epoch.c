@@ -550,13 +550,9 @@ size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **foun
 
 void ca_epoch_close_due(ca_arena_t *arena, ca_fence_queue_t *fences, ca_closer_t by)
 {
-    int cancellation = ca_arena_enter(arena);
-
     ca_epoch_close(arena, fences, by);
     size_t count = fences->closed.count;
-    bool serves = !fences->stream && ca_epoch_in_order(arena) && count < IN_ORDER_BEHIND;
     /* The newest fence was recorded this instant: not worth a query. */
-    if (count > 1 && !serves)
+    if (count > 1 && (fences->stream || count >= IN_ORDER_BEHIND || !ca_epoch_in_order(arena)))
         ca_epoch_reap(arena, fences, count > CA_EPOCHS_BEHIND ? 2 : 1, false);
-    ca_arena_leave(arena, cancellation);
 }

@@ -87,8 +87,7 @@ bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block, uint64_t began);
  * ca_block_take would come to. */
 ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes);
 
-/* Puts a pending block into the queue's open epoch, or takes one out of whichever epoch it is in.
- */
+/* Puts a pending block into the queue's open epoch, or takes one out of the epoch it is in. */
 void ca_epoch_push(ca_arena_t *arena, ca_fence_queue_t *fences, ca_block_t *block);
 void ca_epoch_pull(ca_block_t *block);
 /* The same into a given epoch of the queue of plain frees, and out of one. */
@@ -142,8 +141,7 @@ bool ca_epoch_overdue(const ca_arena_t *arena, const ca_epoch_t *epoch);
 void ca_epoch_freed_by(ca_epoch_t *epoch, unsigned thread);
 
 /* Closes the open epoch, if it holds anything. Where the driver has no fences a free waits for
- * everything, so that the blocks are ready at once, and an allocation does nothing. Drops the lock.
- */
+ * everything, so that they are ready at once, and an allocation does nothing. Drops the lock. */
 void ca_epoch_close(ca_arena_t *arena, ca_fence_queue_t *fences, ca_closer_t by);
 
 /* Without fences: waits for everything submitted to the memory's context, and to others where it
@@ -190,8 +188,7 @@ int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds);
  * in that free, for all that is waited for before. */
 bool ca_epoch_slept_for(const ca_arena_t *arena);
 
-/* Makes the stream `queue` wait for a closed epoch's fence. 0 or upstream's error. Drops the lock.
- */
+/* Makes the stream `queue` wait for a closed epoch's fence. 0 or an error. Drops the lock. */
 int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue);
 
 /* The arena is retired, and the caller the last one inside: its closed epochs' fences are released,

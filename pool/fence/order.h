@@ -114,8 +114,7 @@ CA_INLINE void ca_order_after(uint64_t stream, unsigned work)
         ca_order_after_other(stream, work);
 }
 
-/* The calling thread is about to wait for a stream, or to ask about it; 0: for all of the context.
- */
+/* The calling thread is about to wait for a stream, or to ask about it; 0: for all of them. */
 void ca_order_waits_for(uint64_t stream);
 
 /* Around a wait for the current stream, or with 0 for all work of the context: what was recorded

@@ -152,11 +152,10 @@ static bool comes_home(ca_stream_t *stream)
 {
     ca_arena_t *arena = stream->arena;
 
-    if (stream != atomic_load_explicit(&arena->by_default, memory_order_relaxed) &&
-        !arena->params.all_come_home && !CA_MUTATED(home_at_once))
-        return false;
-    if (arena->home || arena->asked != stream || arena->operations < arena->home_after ||
-        arena->inside || arena->pins || stream->kind != CA_STREAM_COMMON || stream->retired ||
+    if ((stream != atomic_load_explicit(&arena->by_default, memory_order_relaxed) &&
+         !arena->params.all_come_home && !CA_MUTATED(home_at_once)) ||
+        arena->home || arena->asked != stream || arena->operations < arena->home_after ||
+        arena->inside || stream->kind != CA_STREAM_COMMON || stream->retired ||
         ((stream->unseen || stream->confined) && !arena->fenced) || ca_stream_precise(arena) ||
         arena->params.reuse == CA_POOL_REUSE_ORDER)
         return false;
@@ -179,19 +178,6 @@ bool ca_stream_keeps(ca_stream_t *stream, ca_block_t *block)
     return true;
 }
 
-static void pend_all(ca_arena_t *arena, ca_stream_t *stream)
-{
-    for (unsigned pool = 0; pool < CA_POOLS; pool++)
-        for (const ca_bins_t *bins = &arena->bins[pool]; bins->rows;) {
-            unsigned row = (unsigned)__builtin_ctzll(bins->rows);
-            ca_block_t *block = bins->heads[row][__builtin_ctz(bins->subs[row])];
-            ca_block_unready(arena, block);
-            block->state = CA_BLOCK_PENDING;
-            arena->pending += ca_block_size(block);
-            ca_epoch_push(arena, &stream->fences, block);
-        }
-}
-
 void ca_stream_leave(ca_arena_t *arena)
 {
     ca_stream_t *stream = arena->home;
@@ -201,14 +187,19 @@ void ca_stream_leave(ca_arena_t *arena)
     arena->home = NULL;
     if (CA_MUTATED(home_unfenced))
         return;
-    pend_all(arena, stream);
+    for (unsigned pool = 0; pool < CA_POOLS; pool++)
+        for (const ca_bins_t *bins = &arena->bins[pool]; bins->rows;) {
+            unsigned row = (unsigned)__builtin_ctzll(bins->rows);
+            ca_block_t *block = bins->heads[row][__builtin_ctz(bins->subs[row])];
+            ca_block_unready(arena, block);
+            block->state = CA_BLOCK_PENDING;
+            arena->pending += ca_block_size(block);
+            ca_epoch_push(arena, &stream->fences, block);
+        }
     int cancellation = ca_arena_enter(arena);
-    if (may_record(stream)) {
-        ca_epoch_close(arena, &stream->fences, CA_BY_ALLOC);
-    } else {
+    if (!may_record(stream))
         evacuate(stream);
-        ca_epoch_close(arena, &arena->plain_fences, CA_BY_ALLOC);
-    }
+    ca_epoch_close(arena, may_record(stream) ? &stream->fences : &arena->plain_fences, CA_BY_ALLOC);
     ca_arena_leave(arena, cancellation);
 }
 
@@ -428,8 +419,10 @@ static ca_stream_t *make(ca_arena_t *arena)
     return stream;
 }
 
-static void number(ca_arena_t *arena, ca_stream_t *stream)
+static void start(ca_arena_t *arena, ca_stream_t *stream, void *queue)
 {
+    stream->queue = queue;
+    stream->retired = false;
     uint16_t next = arena->stream_numbers < UINT16_MAX ? ++arena->stream_numbers : 0;
 
     __atomic_store_n(&stream->number, next, __ATOMIC_RELAXED);
@@ -444,9 +437,8 @@ static ca_stream_t *make_lasting(ca_arena_t *arena, ca_stream_kind_t kind, void 
     if (!stream)
         return NULL;
     stream->kind = kind;
-    stream->queue = queue;
-    stream->retired = stream->confined = stream->unseen = false;
-    number(arena, stream);
+    stream->confined = stream->unseen = false;
+    start(arena, stream, queue);
     return stream;
 }
 
@@ -505,9 +497,7 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
     if (!stream && ca_arena_serving(arena))
         stream = make(arena);
     if (stream) {
-        stream->queue = queue;
-        stream->retired = false;
-        number(arena, stream);
+        start(arena, stream, queue);
         arena->living_streams++;
         stream->confined = confined;
         stream->unseen = arena->params.unseen_ends && !confined;

@@ -80,8 +80,7 @@ bool ca_stream_precise(const ca_arena_t *arena);
  * params.all_come_home. Before any other request, a trim, its own end, and before any goes back
  * upstream the stream leaves home: all that was ready is pending then, behind a fence of the
  * stream's, as if it had been freed this instant. None comes home while a thread is inside the
- * arena (ca_arena_enter): so there is none for a
- * thread inside that has seen it off.
+ * arena (ca_arena_enter): so there is none for a thread inside that has seen it off.
  *
  * To those others nothing is ready then. So a stream comes home only after CA_HOME_AFTER operations
  * for each stream that there is, and one, in which none but it asked, twice as many after each time
@@ -127,7 +126,7 @@ size_t ca_streams_closed(const ca_arena_t *arena);
  * lock. */
 size_t ca_streams_reap(ca_arena_t *arena, size_t most, bool forced);
 
-/* Its open epoch got no fence, for the reason `rc`, and is open again. */
+/* Its open epoch got no fence (`rc`), and is open again. */
 void ca_stream_reopened(ca_stream_t *stream, int rc);
 
 /* The arena is retired: gives the host memory of its streams back. The objects stay: threads may

@@ -197,8 +197,7 @@ static bool estimate_serves(const ca_arena_t *arena, size_t bytes, size_t leave)
            now - bytes >= arena->estimate.found / 2 && (now - bytes) / 2 >= leave;
 }
 
-/* Bytes that the arena may grow by, headroom aside: what upstream has, and what the limit leaves.
- */
+/* Bytes that the arena may grow by, headroom aside: what upstream has and the limit leaves. */
 static size_t free_bytes_now(const ca_arena_t *arena)
 {
     size_t limit = arena->params.limit, now = arena->reserved, available = left(arena);
@@ -334,8 +333,7 @@ ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
 }
 
 /* A segment that upstream would not take back returns to the arena. What was pending in it still
- * is. Not where its context is ending and another one has the addresses: the index had lost them.
- */
+ * is. Not where its context is ending and another one has the addresses. */
 static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, size_t asked, ca_pool_t pool,
                      bool idle)
 {

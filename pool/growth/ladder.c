@@ -185,8 +185,7 @@ static bool rung_caches(climb_t *c)
 }
 
 /* Polls however lately the last query failed, because a segment costs more than a query. It polls
- * one epoch at a time: the query after the one that helped would fail, and put off those of frees.
- */
+ * one epoch at a time: the query after the one that helped would fail, and put off others. */
 static bool rung_asked(climb_t *c)
 {
     for (unsigned asked = 0; asked < REAP_MOST; asked++)
