@@ -193,7 +193,7 @@ def renamed():
     """Names of one length in one another's place, which nothing has hashed: so long that nothing else
     comes there."""
     scope = {"here": here}
-    exec(compile("def cell(way): here(way)\n", "/tmp/renamed.py", "exec"), scope)
+    exec(compile("def cell(way): here(way)\n", "renamed.py", "exec"), scope)
     cell, base = scope["cell"], scope["cell"].__code__
     name = "co_qualname" if hasattr(base, "co_qualname") else "co_name"
     for number in range(300):
