@@ -19,6 +19,7 @@
     X(runtime_next_only)   /* the runtime is looked for with RTLD_NEXT alone */                    \
     X(runtime_first)       /* every module's calls go to the first runtime */                      \
     X(setdevice_trusted)   /* the driver's current device is right after cudaSetDevice */          \
+    X(forwards_unseen)     /* a free that goes to the driver meets no segment there */             \
     X(context_handles_trusted) /* a context's handle is never given to another one */              \
     X(lost_addresses_kept)     /* a context's memory is its own until its end has returned */      \
     X(stream_handles_trusted)  /* nor is a stream's */                                             \

@@ -22,7 +22,7 @@ struct ca_arena {
     ca_block_slab_t blocks;
 
     /* From here on: of this life alone, see ca_arena_revive. */
-    bool stopped;           /* the context is broken: serves nothing, keeps its books */
+    _Atomic bool stopped;   /* the context is broken, or was destroyed: nothing is served */
     bool retired;           /* the context is destroyed: nothing here may reach upstream any more */
     bool fenced, no_fences; /* a fence could be had, or never can */
     unsigned inside;        /* threads whose work in here drops the lock in between */

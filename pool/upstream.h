@@ -1,8 +1,8 @@
 /* What the pool asks of the outside world: memory and fences, as a table of function pointers, so
  * that the pool is built and tested without CUDA.
  *
- * No function of this table but `forget` and `end` is ever called with one of our locks held; debug
- * builds assert it (CA_UPSTREAM_CALL). Every call may block.
+ * No function of this table but `placed`, `forget` and `end` is ever called with one of our locks
+ * held; debug builds assert it (CA_UPSTREAM_CALL). Every call may block.
  *
  * A fence marks all work submitted to the context before it, on every stream of it, and of other
  * contexts that can reach its memory. */
@@ -62,6 +62,10 @@ typedef struct ca_upstream {
      * driver does so. */
     int (*alloc)(void *context, size_t bytes, uint64_t *address);
     int (*free)(void *context, uint64_t address, size_t bytes, ca_free_t how);
+    /* By the same thread: what `alloc` gave is in the index of addresses, or is not going to be.
+     * Until then the context does not end, or the next one's memory could be there already. Called
+     * with the arena's lock held, as `forget` is. May be NULL. */
+    void (*placed)(void *context, uint64_t address);
 
     /* Bytes that could be allocated now, SIZE_MAX when the driver does not know. May be NULL. */
     size_t (*available)(void *context);

@@ -96,6 +96,16 @@ def test_an_address_is_given_away_before_its_context_has_ended(run, program, pre
 
 
 @pytest.mark.parametrize("conf", POOLED)
+def test_a_free_of_what_a_dead_context_had_takes_no_segment_that_comes_there(run, program, conf):
+    """The free takes so long that the driver gives the address to a segment meanwhile."""
+    result = run([program("freed_late")], conf=quiet(conf),
+                 sim="memory:1G,latency:cuMemFree_v2=200000000")
+
+    assert result.rc == 0, result.err
+    assert result.out == "the address came again: 1\n"  # else this shows nothing
+
+
+@pytest.mark.parametrize("conf", POOLED)
 def test_only_what_the_last_context_leaks_is_reported(run, program, conf):
     """Sizes are 1,000, 2,000, ...: five of them."""
     result = run([program("ctx_storm"), ROUNDS, 9, 5], conf=quiet(conf), sim="memory:4G,devices:2")

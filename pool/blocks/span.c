@@ -6,7 +6,7 @@
 #include <string.h>
 #include "base/lock.h"
 #include "base/mem.h"
-#include "pool/arena.h"
+#include "pool/state.h"
 
 typedef struct ca_span {
     uint64_t begin, end;
@@ -30,14 +30,6 @@ static size_t upper_bound(uint64_t address)
             high = middle;
     }
     return low;
-}
-
-/* The first span that begins at `base` or above. */
-static size_t first_within(uint64_t base)
-{
-    size_t at = upper_bound(base);
-
-    return at > 0 && spans[at - 1].begin == base ? at - 1 : at;
 }
 
 /* For two. */
@@ -75,7 +67,11 @@ int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena)
     if (rc == 0) {
         size_t at = upper_bound(base), behind;
 
-        /* A span that is there already is of a context that died, which may go unreported. */
+        /* A span that is there already is of a context that died, which may go unreported: its
+         * arena serves nothing any more. */
+        for (size_t i = at > 0 ? at - 1 : 0; i < count && spans[i].begin < end; i++)
+            if (spans[i].end > base)
+                spans[i].arena->stopped = true;
         if (at > 0 && spans[at - 1].begin == base) {
             at--;
         } else if (at > 0 && spans[at - 1].end > base) {
@@ -97,19 +93,19 @@ int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena)
 void ca_span_remove(uint64_t base, size_t bytes, const ca_arena_t *arena)
 {
     ca_lock_take(&lock);
-    size_t from = first_within(base), kept = from;
-    for (size_t i = from; i < count; i++)
-        if (spans[i].begin >= base + bytes || spans[i].arena != arena)
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++)
+        if (spans[i].begin < base || spans[i].begin >= base + bytes || spans[i].arena != arena)
             spans[kept++] = spans[i];
     count = kept;
     ca_lock_drop(&lock);
 }
 
-ca_arena_t *ca_span_arena(uint64_t address)
+ca_arena_t *ca_span_owner(uint64_t base, size_t bytes)
 {
     ca_lock_take(&lock);
-    size_t at = upper_bound(address);
-    ca_arena_t *arena = at > 0 && address < spans[at - 1].end ? spans[at - 1].arena : NULL;
+    size_t at = upper_bound(base + bytes - 1);
+    ca_arena_t *arena = at > 0 && spans[at - 1].end > base ? spans[at - 1].arena : NULL;
     ca_lock_drop(&lock);
     return arena;
 }
@@ -117,15 +113,6 @@ ca_arena_t *ca_span_arena(uint64_t address)
 bool ca_pool_owns(uint64_t address)
 {
     return ca_span_arena(address) != NULL;
-}
-
-bool ca_span_any(uint64_t base, size_t bytes)
-{
-    ca_lock_take(&lock);
-    size_t at = upper_bound(base + bytes - 1);
-    bool any = at > 0 && spans[at - 1].end > base;
-    ca_lock_drop(&lock);
-    return any;
 }
 
 void ca_span_reset_after_fork(void)

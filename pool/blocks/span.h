@@ -4,7 +4,6 @@
 #ifndef CA_POOL_BLOCKS_SPAN_H
 #define CA_POOL_BLOCKS_SPAN_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "pool/arena.h"
@@ -14,11 +13,13 @@ int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena);
 /* Where a later segment of another arena lies by now, that one stays. */
 void ca_span_remove(uint64_t base, size_t bytes, const ca_arena_t *arena);
 
-/* The arena whose segment `address` lies in, or NULL. */
-ca_arena_t *ca_span_arena(uint64_t address);
+/* The arena that has a segment within these `bytes`, the highest one, or NULL. */
+ca_arena_t *ca_span_owner(uint64_t base, size_t bytes);
 
-/* Whether any segment lies there. */
-bool ca_span_any(uint64_t base, size_t bytes);
+static inline ca_arena_t *ca_span_arena(uint64_t address)
+{
+    return ca_span_owner(address, 1);
+}
 
 /* An empty index with a lock of its own; the parent's stays mapped. */
 void ca_span_reset_after_fork(void);

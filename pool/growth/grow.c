@@ -93,13 +93,17 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
     ca_lock_take(&arena->lock);
     if (rc == -EIO)
         ca_arena_stop(arena);
+    bool obtained = rc == 0;
     if (!ca_arena_serving(arena))
         rc = -EIO; /* a segment that was obtained went with its context */
+    ca_pool_t pool = ca_pool_of(arena, bytes);
+    ca_segment_t *segment = rc == 0 ? ca_segment_add(arena, base, segment_bytes, pool) : NULL;
+    if (obtained && arena->upstream->placed)
+        arena->upstream->placed(arena->context, base);
     if (rc < 0)
         return rc;
     if (base & (CA_PAGE - 1))
         arena->slack = 2 * CA_PAGE;
-    ca_segment_t *segment = ca_segment_add(arena, base, segment_bytes, ca_pool_of(arena, bytes));
     if (!segment) {
         ca_lock_drop(&arena->lock);
         (void)ca_upstream_free(arena->upstream, arena->context, base, segment_bytes, CA_FREE_IDLE);
@@ -337,7 +341,7 @@ ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
 static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, size_t asked, ca_pool_t pool,
                      bool idle)
 {
-    if (ca_span_any(base, bytes))
+    if (ca_span_owner(base, bytes))
         return;
     ca_segment_t *segment = ca_segment_add(arena, base, bytes, pool);
     if (!segment)

@@ -19,6 +19,7 @@
 #include "shim/cuda/streams.h"
 #include "shim/upstream/backend_async.h"
 #include "shim/upstream/reclaim.h"
+#include "shim/upstream/upstream.h"
 
 static bool is_default(CUstream stream)
 {
@@ -337,16 +338,18 @@ static CUresult free_memory(CUdeviceptr address, CUstream stream, bool alone)
     }
     ca_count(free_calls);
     if (!ca_track_erase(address, &record))
-        return ca_device_owns(address) || ca_backend_async_holds(address)
-                   ? ca_track_invalid_free(address)
-                   : ca_debug_explain_refusal(address, to_driver(address, stream));
+        return CA_FORWARD_FREE(address, ca_device_owns(address) || ca_backend_async_holds(address),
+                               ca_track_invalid_free(address),
+                               ca_debug_explain_refusal(address, to_driver(address, stream)));
     if (record.shared && (code = wait_for_others(address)) != CUDA_SUCCESS)
         return ca_track_refused(&record, CA_FREES_DEVICE, code);
     if (record.shared)
         return ca_shared_free_async(&record, ca_driver()->cuMemFreeAsync, stream);
     code = ca_backend_async_gave(&record) ? free_held(&record)
-           : !record.owner || ca_device_lost(&record)
-               ? to_driver(address, stream)
+           : !record.owner                ? to_driver(address, stream)
+           : ca_device_lost(&record)
+               ? CA_FORWARD_FREE(address, ca_device_owns(address), CUDA_ERROR_INVALID_VALUE,
+                                 to_driver(address, stream))
                : free_pooled(&record, stream, captured, alone);
     return code == CUDA_SUCCESS ? code : ca_track_refused(&record, CA_FREES_DEVICE, code);
 }

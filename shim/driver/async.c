@@ -178,13 +178,16 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
     if (code != CUDA_SUCCESS)
         return code;
     if (!ca_track_erase(address, &record))
-        return ca_device_owns(address) || ca_backend_async_holds(address)
-                   ? ca_track_invalid_free(address)
-                   : ca_debug_explain_refusal(address, real(address, handle));
+        return CA_FORWARD_FREE(address, ca_device_owns(address) || ca_backend_async_holds(address),
+                               ca_track_invalid_free(address),
+                               ca_debug_explain_refusal(address, real(address, handle)));
     if (record.shared)
         return captured ? CUDA_ERROR_INVALID_VALUE : ca_shared_free_async(&record, real, handle);
-    if (!record.owner || ca_device_lost(&record))
+    if (!record.owner)
         code = real(address, handle);
+    else if (ca_device_lost(&record))
+        code = CA_FORWARD_FREE(address, ca_device_owns(address), CUDA_ERROR_INVALID_VALUE,
+                               real(address, handle));
     else if (captured) /* a capture frees only memory of its graph */
         code = CUDA_ERROR_INVALID_VALUE;
     else

@@ -152,15 +152,17 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     /* The record is erased before the memory goes back: another thread may get this address at
      * once. */
     if (!ca_track_erase(address, &record))
-        return ca_device_owns(address) || ca_backend_async_holds(address)
-                   ? ca_track_invalid_free(address)
-                   : ca_debug_explain_refusal(address, real(address));
+        return CA_FORWARD_FREE(address, ca_device_owns(address) || ca_backend_async_holds(address),
+                               ca_track_invalid_free(address),
+                               ca_debug_explain_refusal(address, real(address)));
     if (record.shared)
         return ca_shared_free(&record);
     bool lost = ca_device_lost(&record);
     code = record.owner && !lost            ? free_pooled(&record)
            : ca_backend_async_gave(&record) ? ca_backend_async_free(&record)
-                                            : real(address);
+           : lost ? CA_FORWARD_FREE(address, ca_device_owns(address), CUDA_ERROR_INVALID_VALUE,
+                                    real(address))
+                  : real(address);
     if (code == CUDA_SUCCESS) {
         ca_fast_remember(CA_API_DRIVER);
         return code;

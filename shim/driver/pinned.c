@@ -92,8 +92,8 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
     if (code != CUDA_SUCCESS)
         return code;
     if (!ca_track_erase(pointer, &record))
-        return ca_pool_owns(pointer) ? ca_track_invalid_free(pointer)
-                                     : ca_debug_explain_refusal(pointer, real(address));
+        return CA_FORWARD_FREE(pointer, ca_pool_owns(pointer), ca_track_invalid_free(pointer),
+                               ca_debug_explain_refusal(pointer, real(address)));
     if (record.shared)
         return ca_shared_free_host(&record);
     code = record.owner ? free_pooled(&record) : real(address);

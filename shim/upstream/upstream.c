@@ -5,6 +5,7 @@
 #include "base/history.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/mutation.h"
 #include "config/options.h"
 #include "pool/fence/order.h"
 #include "registry/table/registry.h"
@@ -137,6 +138,93 @@ int ca_upstream_result(ca_context_t *context, CUresult code)
     return code == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EINVAL;
 }
 
+/* --- addresses on their way ------------------------------------------------------------------- */
+
+/* Addresses that the driver gave and that are in no index yet, and those of frees that go to the
+ * driver though no index has them. More at a time than these go unguarded. */
+#define MOVING_MOST 64
+#define MOVING_TRIES 2000
+
+typedef struct moving {
+    uint64_t address;
+    bool obtained;
+} moving_t;
+
+static ca_lock_t moving_lock = CA_LOCK_INIT(CA_RANK_SPANS);
+static moving_t moving[MOVING_MOST];
+static unsigned moving_count;
+
+/* Under the lock. */
+static moving_t *find_moving(uint64_t address, bool obtained)
+{
+    for (unsigned i = 0; i < moving_count; i++)
+        if (moving[i].address == address && moving[i].obtained == obtained)
+            return &moving[i];
+    return NULL;
+}
+
+/* Returns whether the other kind is there. `unless`: only adds where it is not. */
+static bool add_moving(uint64_t address, bool obtained, bool unless)
+{
+    ca_lock_take(&moving_lock);
+    bool other = find_moving(address, !obtained);
+    if (!(other && unless) && moving_count < MOVING_MOST)
+        moving[moving_count++] = (moving_t){address, obtained};
+    ca_lock_drop(&moving_lock);
+    return other;
+}
+
+static void drop_moving(uint64_t address, bool obtained)
+{
+    ca_lock_take(&moving_lock);
+    moving_t *found = find_moving(address, obtained);
+    if (found)
+        *found = moving[--moving_count];
+    ca_lock_drop(&moving_lock);
+}
+
+static bool is_forwarded(uint64_t address)
+{
+    ca_lock_take(&moving_lock);
+    bool forwarded = find_moving(address, false);
+    ca_lock_drop(&moving_lock);
+    return forwarded;
+}
+
+bool ca_forward_begin(uint64_t address)
+{
+    return !add_moving(address, false, true);
+}
+
+void ca_forward_end(uint64_t address)
+{
+    drop_moving(address, false);
+}
+
+bool ca_upstream_obtained(ca_context_t *context, uint64_t address)
+{
+    unsigned type;
+    __typeof__(cuPointerGetAttribute) *ask = ca_driver()->cuPointerGetAttribute;
+    if (add_moving(address, true, false) && !CA_MUTATED(forwards_unseen)) {
+        /* It came before that memory or took it; it is in the driver, and on its way out. */
+        for (int tries = 0; is_forwarded(address) && tries < MOVING_TRIES; tries++)
+            ca_sleep(50000);
+        if (ask &&
+            ask(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_ERROR_INVALID_VALUE) {
+            drop_moving(address, true);
+            return false;
+        }
+    }
+    ca_in_flight_enter(&context->entered);
+    return true;
+}
+
+void ca_upstream_placed(void *context, uint64_t address)
+{
+    drop_moving(address, true);
+    ca_in_flight_leave(&((ca_context_t *)context)->entered);
+}
+
 void ca_upstream_share_free(const ca_context_t *finder, size_t bytes)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
@@ -153,7 +241,9 @@ static int alloc(void *arg, size_t bytes, uint64_t *address)
     CUdeviceptr pointer = 0;
     CUresult code = ca_upstream_enter(context, &entered);
     if (code == CUDA_SUCCESS) {
-        code = ca_driver()->cuMemAlloc_v2(&pointer, bytes);
+        do
+            code = ca_driver()->cuMemAlloc_v2(&pointer, bytes);
+        while (code == CUDA_SUCCESS && !ca_upstream_obtained(context, pointer));
         ca_upstream_leave(&entered);
     }
     if (code == CUDA_ERROR_OUT_OF_MEMORY)
@@ -449,6 +539,8 @@ CUresult ca_upstream_read_on(ca_context_t *context, CUdeviceptr address, void *t
 void ca_upstream_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
+    ca_lock_init(&moving_lock, CA_RANK_SPANS);
+    moving_count = 0;
     ca_fences_reset_after_fork();
     ca_pages_reset_after_fork();
 }
@@ -456,6 +548,7 @@ void ca_upstream_reset_after_fork(void)
 const ca_upstream_t ca_upstream_cuda = {
     .alloc = alloc,
     .free = release,
+    .placed = ca_upstream_placed,
     .available = available,
     .fence_record = ca_fence_record,
     .fence_record_on = ca_fence_record_on,

@@ -29,6 +29,30 @@ typedef struct ca_entered {
 CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered);
 void ca_upstream_leave(ca_entered_t *entered);
 
+/* For the pool's tables, within their `alloc`: the driver gave `address`, and the context does not
+ * end before the same thread says that it is placed. False: a free of that address was on its way
+ * to the driver meanwhile and took the memory; nothing is to be said of it any more. */
+bool ca_upstream_obtained(ca_context_t *context, uint64_t address);
+void ca_upstream_placed(void *context, uint64_t address);
+
+/* A free of an address that nothing here knows goes to the driver between these two calls. Such an
+ * address may be one that was freed already, or whose context died: then the driver may give it to
+ * a segment at that very moment, with all that is served from there. False: it has, so that the
+ * free must not go there, and has not begun. */
+bool ca_forward_begin(uint64_t address);
+void ca_forward_end(uint64_t address);
+
+/* Frees at the driver by `call`, a CUresult, what nothing here knows. `known`: it is in an index by
+ * now; `invalid`: what is answered then. */
+#define CA_FORWARD_FREE(address, known, invalid, call)                                             \
+    ({                                                                                             \
+        bool begun_ = ca_forward_begin(address);                                                   \
+        CUresult code_ = begun_ && !(known) ? (call) : (invalid);                                  \
+        if (begun_)                                                                                \
+            ca_forward_end(address);                                                               \
+        code_;                                                                                     \
+    })
+
 /* Whether the error is sticky: every call on the context returns it from now on. */
 bool ca_upstream_is_sticky(CUresult code);
 

@@ -26,7 +26,9 @@ static int alloc(ca_context_t *context, size_t bytes, unsigned flags, uint64_t *
     CUresult code = ca_upstream_enter(context, &entered);
     if (code == CUDA_SUCCESS) {
         __typeof__(cuMemHostAlloc) *real = ca_driver()->cuMemHostAlloc;
-        code = real ? real(&pointer, bytes, flags) : CUDA_ERROR_NOT_SUPPORTED;
+        do
+            code = real ? real(&pointer, bytes, flags) : CUDA_ERROR_NOT_SUPPORTED;
+        while (code == CUDA_SUCCESS && !ca_upstream_obtained(context, (uintptr_t)pointer));
         ca_upstream_leave(&entered);
     }
     *address = (uintptr_t)pointer;
@@ -94,6 +96,7 @@ ALLOC(7)
 #define TABLE(flags)                                                                               \
     [flags] = {.alloc = alloc_##flags,                                                             \
                .free = release,                                                                    \
+               .placed = ca_upstream_placed,                                                       \
                .fence_record = ca_fence_record_host,                                               \
                .fence_query = ca_fence_query,                                                      \
                .fence_wait = ca_fence_wait,                                                        \

@@ -203,7 +203,7 @@ LEFT_OUT = {
     "unknown_host": "its driver is the test's own",
     "life_opens_host": "opens the library, and no CUDA",
     "life_plugins_host": OPTION, "pinned_pairs": "prints what it cost, which differs",
-    "ctx_storm": FORBIDDEN, "drv_ctx_storm": FORBIDDEN,
+    "ctx_storm": FORBIDDEN, "freed_late": FORBIDDEN, "drv_ctx_storm": FORBIDDEN,
     "drv_ctx_many": "takes many minutes where a context is dear",
     "drv_reopen_host": MODEL + ": a driver that can be closed and opened again",
     "drv_tracked": MODEL + ": modules that are any bytes",

@@ -73,7 +73,8 @@ typedef struct fake {
     uint64_t recorded, passed;
     uint64_t fences; /* not released */
     uint64_t calls[FAKE_CALLS];
-    uint64_t looks; /* at what is available */
+    uint64_t looks;           /* at what is available */
+    uint64_t placed, nowhere; /* calls of `placed`: the address was in the index, or was not */
     uint64_t unbounded_waits, waiting_frees;
     uint64_t waited_ns; /* at most, in the latest bounded wait */
     _Atomic unsigned errors;
@@ -241,6 +242,14 @@ static int fake_alloc(void *context, size_t bytes, uint64_t *address)
     return rc;
 }
 
+static void fake_placed(void *context, uint64_t address)
+{
+    (void)context;
+    pthread_mutex_lock(&fake.mutex);
+    ++*(ca_pool_owns(address) ? &fake.placed : &fake.nowhere);
+    pthread_mutex_unlock(&fake.mutex);
+}
+
 static int fake_free(void *context, uint64_t address, size_t bytes, ca_free_t how)
 {
     (void)context;
@@ -395,6 +404,7 @@ static const ca_upstream_t fake_upstream = {
     .available = fake_available,
     .alloc = fake_alloc,
     .free = fake_free,
+    .placed = fake_placed,
     .fence_record = fake_fence_record,
     .fence_record_on = fake_fence_record_on,
     .fence_join = fake_fence_join,

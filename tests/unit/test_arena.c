@@ -376,6 +376,42 @@ static void a_range_that_comes_again_is_the_later_arenas(void **state)
     ca_arena_retire(later);
 }
 
+static void an_arena_whose_addresses_another_has_serves_nothing(void **state)
+{
+    (void)state;
+    int context;
+    held_t a, b;
+    ca_arena_t *later = ca_arena_create(&fake_upstream, &context, &params);
+    assert_int_equal(hold(arena, 512, &a), 0);
+    assert_int_equal(ca_span_add(a.address, CA_PAGE, later), 0);
+    ca_span_remove(a.address, CA_PAGE, later);
+    assert_null(ca_arena_check(arena)); /* its context died; nothing in it is wrong */
+    assert_int_equal(hold(arena, 64 * MIB, &b), -EIO);
+    let_go(&a);
+    ca_arena_retire(later);
+}
+
+static void retire_now(void)
+{
+    ca_arena_retire(arena);
+}
+
+/* Between the two a context that is about to end waits for the thread. */
+static void upstream_is_told_when_its_memory_is_in_the_index(void **state)
+{
+    (void)state;
+    held_t a;
+    assert_int_equal(hold(arena, 512, &a), 0);
+    assert_int_equal(fake.calls[FAKE_ALLOC], 1);
+    assert_int_equal(fake.placed, 1);
+    let_go(&a);
+
+    fake.on_call[FAKE_ALLOC] = retire_now; /* as well where it goes nowhere */
+    assert_int_equal(hold(arena, 64 * MIB, &a), -EIO);
+    assert_int_equal(fake.placed, 1);
+    assert_int_equal(fake.nowhere, 1);
+}
+
 static void a_retired_arena_calls_nothing(void **state)
 {
     (void)state;
@@ -681,6 +717,8 @@ int main(void)
         TEST(ours_is_what_lies_in_a_segment),
         TEST(two_arenas_do_not_mix),
         TEST(a_range_that_comes_again_is_the_later_arenas),
+        TEST(an_arena_whose_addresses_another_has_serves_nothing),
+        TEST(upstream_is_told_when_its_memory_is_in_the_index),
         TEST(a_retired_arena_calls_nothing),
         TEST(the_reserve_of_the_process_counts_what_is_held_together),
         TEST(a_retired_arena_has_no_statistics),
