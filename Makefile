@@ -53,7 +53,8 @@ SHIM_ASM := $(call sources,shim,S)
 CORE_OBJ := $(CORE_SRC:%.c=$B/obj/%.o)
 SHIM_OBJ := $(SHIM_SRC:%.c=$B/obj/%.o) $(SHIM_ASM:%.S=$B/obj/%.o)
 
-all: lib simcuda
+# The asan build borrows the simulator of the release build, and would write into that.
+all: lib $(if $(filter asan,$(BUILD)),,simcuda)
 
 lib: $B/libcachealloc.so
 
