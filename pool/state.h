@@ -28,10 +28,10 @@ struct ca_arena {
     unsigned inside;        /* threads whose work in here drops the lock in between */
 
     /* What closing a cache's epoch writes: together, since thread after thread does. */
-    uint64_t operations;     /* allocations, frees, waits: the clock of the back-offs */
-    uint64_t freed_after;    /* the last fence before a plain free, whichever thread's */
-    uint64_t own_wait_after; /* operations: see ladder.c, rung_pause */
-    size_t cached_bytes;     /* part of live: it lies in caches, as far as they published it */
+    uint64_t operations;      /* allocations, frees, waits: the clock of the back-offs */
+    uint64_t freed_after;     /* the last fence before a plain free, whichever thread's */
+    uint64_t long_wait_after; /* operations: see epoch.h, ca_epoch_long_wait */
+    size_t cached_bytes;      /* part of live: it lies in caches, as far as they published it */
     ca_fence_queue_t plain_fences; /* epochs of plain frees */
     ca_epoch_t *passed;            /* blocks that stay whole for now: see ca_block_stays_whole */
     ca_epoch_t *owed; /* served in order last, and empty; in no list: see ca_epoch_cover */

@@ -188,6 +188,13 @@ int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds);
  * in that free, for all that is waited for before. */
 bool ca_epoch_slept_for(const ca_arena_t *arena);
 
+/* Nanoseconds to wait for what such a free, or the stream at home (stream.h), left: a hundred times
+ * `reuse_wait`, a second at most. Where that was in vain the device waits for this very thread, as
+ * it may in a program that was written for frees that do not wait: then no longer than
+ * `reuse_wait`, for CA_LONG_RETRY allocations and frees, since such a program does not change. */
+#define CA_LONG_RETRY (UINT64_C(1) << 24)
+uint64_t ca_epoch_long_wait(const ca_arena_t *arena);
+
 /* Makes the stream `queue` wait for a closed epoch's fence. 0 or an error. Drops the lock. */
 int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue);
 

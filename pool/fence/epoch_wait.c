@@ -3,9 +3,13 @@
 #include "pool/fence/epoch.h"
 
 #include <errno.h>
+#include "base/clock.h"
 #include "base/thread_state.h"
 #include "pool/fence/stream.h"
 #include "pool/state.h"
+
+#define LONG_WAITS 100 /* times reuse_wait, but at most */
+#define LONG_WAIT_MOST_NS ((uint64_t)1000 * 1000 * 1000)
 
 /* The queue whose longest wait has no known bound: the first with anything closed. */
 static ca_fence_queue_t *queue_to_wait_for(ca_arena_t *arena, ca_which_t which)
@@ -84,6 +88,15 @@ bool ca_epoch_slept_for(const ca_arena_t *arena)
     return false;
 }
 
+uint64_t ca_epoch_long_wait(const ca_arena_t *arena)
+{
+    uint64_t ns = arena->params.reuse_wait_ns, most = ca_bound(LONG_WAIT_MOST_NS);
+
+    if (arena->operations < arena->long_wait_after || ns >= most)
+        return ns;
+    return LONG_WAITS * ns < most ? LONG_WAITS * ns : most;
+}
+
 int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue)
 {
     epoch->users++;
@@ -97,17 +110,19 @@ int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue)
 bool ca_epoch_device_idle(ca_arena_t *arena, uint64_t nanoseconds)
 {
     void *fence = NULL;
-    bool idle = false;
+    int answer = -EAGAIN;
 
     if (arena->no_fences)
         return false;
     ca_lock_drop(&arena->lock);
     if (ca_upstream_fence_record(arena->upstream, arena->context, false, &fence) == 0) {
-        idle = (nanoseconds
-                    ? ca_upstream_fence_wait(arena->upstream, arena->context, fence, nanoseconds)
-                    : ca_upstream_fence_query(arena->upstream, arena->context, fence)) == 1;
+        answer = nanoseconds
+                     ? ca_upstream_fence_wait(arena->upstream, arena->context, fence, nanoseconds)
+                     : ca_upstream_fence_query(arena->upstream, arena->context, fence);
         ca_upstream_fence_release(arena->upstream, arena->context, fence);
     }
     ca_lock_take(&arena->lock);
-    return idle;
+    if (answer == 0 && nanoseconds > arena->params.reuse_wait_ns)
+        arena->long_wait_after = arena->operations + CA_LONG_RETRY;
+    return answer == 1;
 }

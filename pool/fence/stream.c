@@ -208,7 +208,7 @@ bool ca_stream_leave_passed(ca_arena_t *arena)
     if (!arena->home || CA_MUTATED(home_released))
         return true;
     ca_stream_leave(arena);
-    bool idle = ca_epoch_device_idle(arena, arena->params.reuse_wait_ns);
+    bool idle = ca_epoch_device_idle(arena, ca_epoch_long_wait(arena));
     ca_streams_reap(arena, SIZE_MAX, true);
     ca_epoch_reap(arena, &arena->plain_fences, SIZE_MAX, true);
     return idle && ca_arena_serving(arena);
@@ -351,19 +351,9 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
 static void add_destroyed(ca_arena_t *arena, ca_stream_t *stream)
 {
     stream->next_retired = NULL;
-    *(arena->last_retired_stream ? &arena->last_retired_stream->next_retired
-                                 : &arena->retired_streams) = stream;
+    *(arena->retired_streams ? &arena->last_retired_stream->next_retired
+                             : &arena->retired_streams) = stream;
     arena->last_retired_stream = stream;
-}
-
-static ca_stream_t *take_destroyed(ca_arena_t *arena)
-{
-    ca_stream_t *stream = arena->retired_streams;
-
-    arena->retired_streams = stream->next_retired;
-    if (!arena->retired_streams)
-        arena->last_retired_stream = NULL;
-    return stream;
 }
 
 /* The object of a stream that was destroyed and whose work is done. The ones that were destroyed
@@ -372,7 +362,8 @@ static ca_stream_t *take_destroyed(ca_arena_t *arena)
 static ca_stream_t *spare(ca_arena_t *arena)
 {
     for (unsigned i = 0; i < SPARE_POLLS && arena->retired_streams; i++) {
-        ca_stream_t *stream = take_destroyed(arena);
+        ca_stream_t *stream = arena->retired_streams;
+        arena->retired_streams = stream->next_retired;
         ca_epoch_reap(arena, &stream->fences, SIZE_MAX, true);
         if (!ca_arena_serving(arena))
             return NULL;
@@ -513,17 +504,6 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
     return stream;
 }
 
-/* Others may be inside the driver, recording on the stream that is about to be destroyed. It is a
- * short call; a second at most. Drops the lock. */
-static void wait_for_recorders(ca_stream_t *stream)
-{
-    for (int tries = 0; stream->fences.closing.head && tries < 20000; tries++) {
-        ca_lock_drop(&stream->arena->lock);
-        ca_sleep(50000);
-        ca_lock_take(&stream->arena->lock);
-    }
-}
-
 void ca_stream_retire(ca_stream_t *stream)
 {
     ca_arena_t *arena = stream->arena;
@@ -540,7 +520,12 @@ void ca_stream_retire(ca_stream_t *stream)
             ca_epoch_close(arena, &stream->fences, CA_BY_ALLOC);
             ca_epoch_reap(arena, &stream->fences, SIZE_MAX, true);
         }
-        wait_for_recorders(stream);
+        /* Others may be inside the driver, recording on it: a short call, a second at most. */
+        for (int tries = 0; stream->fences.closing.head && tries < 20000; tries++) {
+            ca_lock_drop(&arena->lock);
+            ca_sleep(50000);
+            ca_lock_take(&arena->lock);
+        }
         if (!arena->retired) {
             evacuate(stream);
             add_destroyed(arena, stream);

@@ -98,8 +98,8 @@ bool ca_stream_keeps(ca_stream_t *stream, ca_block_t *block);
 /* The stream that is at home, if any, leaves. Drops the lock. */
 void ca_stream_leave(ca_arena_t *arena);
 
-/* The same, and waits for all work, `reuse_wait` at most. Whether there is none any more. Drops the
- * lock. */
+/* The same, and waits for all work, ca_epoch_long_wait at most. Whether there is none any more.
+ * Drops the lock. */
 bool ca_stream_leave_passed(ca_arena_t *arena);
 
 /* Keeps a pending block findable by its size: in stream->bins, until it is removed there. */

@@ -33,7 +33,7 @@
  *
  * A thread that is obtaining a segment holds the arena's turn; others wait for it and search again.
  * No turn is held during a wait for the context, whose work may be waiting for one of them, but for
- * the short ones of growth by a stream that is at home (reuse_wait each: give_down_to, view.c). */
+ * that of growth by a stream that is at home (ca_epoch_long_wait, once: give_down_to, view.c). */
 #include "pool/growth/ladder.h"
 
 #include <errno.h>
@@ -51,11 +51,8 @@
 #include "pool/fence/stream.h"
 #include "pool/range/view.h"
 
-#define REAP_MOST 16                                    /* epochs asked about before growing */
-#define OVERDUE_STEPS 16                                /* of the last wait */
-#define OWN_WAITS 100                                   /* times reuse_wait, but at most */
-#define OWN_WAIT_MOST_NS ((uint64_t)1000 * 1000 * 1000) /* and if in vain, for so long, */
-#define OWN_RETRY (UINT64_C(1) << 24)                   /* allocations and frees, not again */
+#define REAP_MOST 16     /* epochs asked about before growing */
+#define OVERDUE_STEPS 16 /* of the last wait */
 
 typedef struct climb {
     ca_arena_t *arena;
@@ -250,24 +247,20 @@ static bool wait_bounded(climb_t *c, ca_which_t which, uint64_t ns)
 
 /* With kernels that are longer than the wait, a loop of an allocation, a kernel and a free would
  * take new memory each time, where the plain program sleeps in its free. So what is behind such a
- * free is waited for much longer. Where that does not help the device waits for this very thread,
- * as it may in a program that was written for frees that do not wait: it is given up then, for
- * long, since such a program does not change. */
+ * free is waited for much longer. */
 static bool rung_pause(climb_t *c)
 {
     ca_arena_t *arena = c->arena;
-    uint64_t ns = arena->params.reuse_wait_ns, most = ca_bound(OWN_WAIT_MOST_NS);
-    bool own = arena->operations >= arena->own_wait_after && ca_epoch_slept_for(arena);
+    uint64_t usual = arena->params.reuse_wait_ns;
+    uint64_t ns = ca_epoch_slept_for(arena) ? ca_epoch_long_wait(arena) : usual;
 
     if (c->refused || c->stream)
         return false;
-    if (own && ns < most)
-        ns = ns < most / OWN_WAITS ? OWN_WAITS * ns : most;
     c->waits = SIZE_MAX;
     if (wait_bounded(c, CA_EPOCHS_FREED, ns))
         return true;
-    if (own && ca_epoch_slept_for(arena))
-        arena->own_wait_after = arena->operations + OWN_RETRY;
+    if (ns > usual && ca_epoch_slept_for(arena))
+        arena->long_wait_after = arena->operations + CA_LONG_RETRY;
     return false;
 }
 

@@ -177,6 +177,8 @@ static void before_the_peak_rises_it_is_waited_for(void **state)
     assert_true(stats().reserved_peak < 300 * MIB);
 }
 
+/* A step of training may be far behind: the wait is a hundred times as long as others, and no
+ * longer than those once it was in vain. */
 static void where_that_is_in_vain_the_pool_grows(void **state)
 {
     (void)state;
@@ -186,10 +188,31 @@ static void where_that_is_in_vain_the_pool_grows(void **state)
     (void)get(one, 220 * MIB);
     assert_int_equal(fake.calls[FAKE_FREE], 0);
     assert_int_equal(fake.calls[FAKE_WAIT], 1);
+    assert_int_equal(fake.waited_ns, 100 * fake_params.reuse_wait_ns);
     sound();
     put(get(one, 512), one); /* at home again, and so is what pended */
     assert_int_equal(stats().pending_bytes, 0);
+    (void)get(one, 240 * MIB);
+    assert_int_equal(fake.calls[FAKE_WAIT], 2);
+    assert_int_equal(fake.waited_ns, fake_params.reuse_wait_ns);
+    put(get(one, 512), one);
     assert_int_equal(get(one, 200 * MIB).address, mine.address);
+}
+
+/* In a capture no fence can be had: that says nothing of how long one takes. */
+static void where_there_is_no_answer_it_was_not_in_vain(void **state)
+{
+    (void)state;
+    mine_t mine = get(one, 200 * MIB);
+    alone(one);
+    put(mine, one);
+    fake.capturing = true;
+    (void)get(one, 220 * MIB);
+    assert_int_equal(fake.calls[FAKE_WAIT], 0);
+    fake.capturing = false;
+    put(get(one, 512), one);
+    (void)get(one, 240 * MIB);
+    assert_int_equal(fake.waited_ns, 100 * fake_params.reuse_wait_ns);
 }
 
 static void a_trim_gives_none_of_it(void **state)
@@ -313,6 +336,7 @@ int main(void)
         TEST(a_full_device_gets_none_of_it),
         TEST(before_the_peak_rises_it_is_waited_for),
         TEST(where_that_is_in_vain_the_pool_grows),
+        TEST(where_there_is_no_answer_it_was_not_in_vain),
         TEST(a_trim_gives_none_of_it),
         TEST(nor_does_decay),
         TEST(when_it_ends_all_is_behind_its_last_work),

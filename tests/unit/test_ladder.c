@@ -244,7 +244,7 @@ static void what_its_own_frees_would_have_waited_for_is_waited_for_longer(void *
     exceed_the_policy();
     assert_int_equal(waited_in_vain(), 100 * fake_params.reuse_wait_ns);
     assert_int_equal(waited_in_vain(), fake_params.reuse_wait_ns);
-    arena->operations = arena->own_wait_after;
+    arena->operations = arena->long_wait_after;
     assert_int_equal(waited_in_vain(), 100 * fake_params.reuse_wait_ns);
     assert_int_equal(fake.unbounded_waits, 0);
 }
