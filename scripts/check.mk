@@ -140,13 +140,15 @@ $(PROGRAMS) $(PROBE) $(BENCH) $B/callgraphs/callgraphs:
 	@mkdir -p $(@D)
 	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) $(OLD_LIBC) -ldl -lpthread -lm $(LDFLAGS)
 
-tests: lib $(UNIT) $(OPTION_TABLE) $B/libcachealloc-debug.so $(UNIT_DEBUG) $B/cachealloc.7
+# What is built in $B alone, so that it may go on beside another make.
+own-tests: lib $(UNIT) $(OPTION_TABLE) $B/libcachealloc-debug.so $(UNIT_DEBUG) $B/cachealloc.7
+tests: own-tests
 ifneq ($(BUILD),asan)
 # Of `make check BUILD=tsan`: the modules that conftest.SANITIZED names run nothing else. Whatever K
 # or T names may.
 FEW := $(if $(filter tsan-check,$(BUILD)-$(TIER)),$(UNIT) $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) \
     $(RANDOM) $(ROWS) $(OPTION_TABLE))
-tests: all $(or $(FEW),$(PROGRAMS) $(PROBE) $(TEST_TOOLS))
+own-tests: all $(or $(FEW),$(PROGRAMS) $(PROBE) $(TEST_TOOLS))
 else
 # What it finds is in code that it compiled, and that is ours alone: the simulator and the programs
 # are those of the release build.
@@ -168,8 +170,9 @@ aarch64: | $(CUDA_INC)/cuda.h
 	@$(MAKE) -s --no-print-directory BUILD=aarch64 CC=$(CROSS_CC) CFLAGS= LDFLAGS= all \
 	    $(CROSS_PROGRAMS:%=build-aarch64/tests/preload/%)
 
-# What tests marked other_build look at. `make check` leaves them out.
-other-builds:
+# What tests marked other_build look at, which `make check` leaves out. Nothing else writes what is
+# built here, and no other test looks at it; programs of build/ are linked behind it.
+other-builds other-programs:
 ifeq ($(BUILD),release)
 other-builds: portable $(if $(CROSS_CC),aarch64) $(if $(shell command -v clang),clang)
 endif
@@ -217,7 +220,7 @@ ifeq ($(BUILD),tsan)
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 endif
 
-run-check: tests $(if $(filter check,$(TIER)),,other-builds)
+run-check: tests $(if $(filter check,$(TIER)),,other-builds other-programs)
 	@BUILD_DIR=$B CA_TIER=$(TIER) $(FIXED_ADDRESSES) $$(scripts/deps.sh --python) -B -m pytest \
 	    $(if $(T),'$(T)',tests) $(if $(T),-p no:xdist,-n $(WORKERS)) \
 	    --timeout=$(TEST_TIMEOUT) $(if $(K),-k '$(K)') $(PYTEST_FLAGS)
@@ -519,4 +522,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros check-launchers run-check-launchers matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-fit run-bench-fit bench-torch run-bench-torch torch-venv check-torch run-check-torch static format docs deps dist deb run-deb wheel run-wheel install uninstall clean help
+.PHONY: tests own-tests other-builds other-programs portable clang aarch64 check check-full check-more check-night run-check check-distros check-launchers run-check-launchers matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-fit run-bench-fit bench-torch run-bench-torch torch-venv check-torch run-check-torch static format docs deps dist deb run-deb wheel run-wheel install uninstall clean help

@@ -34,7 +34,8 @@ $B/programs/linked_static $B/programs/module_static.so: | $(CUDA_INC)/cuda.h
 	@mkdir -p $(@D)
 	$(CC) $(OPT) $(SHARED) -o $@ $^ $(CUDART_STATIC) -lrt -ldl -lpthread $(LDFLAGS)
 
-# What the tests run of them. Other builds take them for `make gpu-kit` alone.
+# What the tests run of them, all of it or nothing. Other builds take it for `make gpu-kit` alone.
 ifeq ($(BUILD),release)
-other-builds: $(CU_STATIC) $(CU_SHARED)
+other-builds: $(if $(NVCC),$(CU_NAMES:%=$B/obj/tests/gpu/programs/%.o))
+other-programs: $(CU_STATIC) $(CU_SHARED)
 endif
