@@ -11,6 +11,7 @@ import pathlib
 import shlex
 import signal
 import subprocess
+import sys
 import types
 
 import pytest
@@ -25,6 +26,10 @@ SHIM = BUILD / ("libcachealloc-debug.so" if FAULT else "libcachealloc.so")
 SANITIZER = {"build-asan": "asan", "build-tsan": "tsan"}.get(BUILD.name)
 SLOWDOWN = 8 if SANITIZER else 1
 SKIPPED = 77  # exit status of a program that could not test; its last line says why
+
+# Most of a worker's start is the rewriting of assertions: it is kept for the others. What tests
+# run is not told.
+sys.pycache_prefix, sys.dont_write_bytecode = str(ROOT / "build" / "pycache"), False
 
 # What the caller's environment must not decide, make's own variables included.
 FOREIGN = ("ALLOC_CONF", "CACHEALLOC_CONF", "SIMCUDA", "LD_PRELOAD", "LD_LIBRARY_PATH",
@@ -295,6 +300,14 @@ def finds_something(item):
     module = pathlib.Path(item.fspath).stem.removeprefix("test_")
     return (module in SANITIZED[SANITIZER] and variant(item)[1].get("preload") is not False and
             not any(part in item.nodeid for part in LEFT_OUT[SANITIZER]))
+
+
+def pytest_ignore_collect(collection_path):
+    """Nor is a module read of which a sanitizer runs nothing."""
+    name = collection_path.stem.removeprefix("test_")
+    if SANITIZER and TIER != "night" and collection_path.suffix == ".py":
+        return name not in SANITIZED[SANITIZER] or None
+    return None
 
 
 @pytest.hookimpl(trylast=True)
