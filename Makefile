@@ -88,8 +88,9 @@ $B/obj/shim/%.o: ALL_CFLAGS += -ftls-model=initial-exec -isystem $(CUDA_INC)
 $(CORE_OBJ): ALL_CFLAGS += -ftls-model=initial-exec
 # Its loop compares the words of each stack that is captured: a thirtieth less.
 $B/obj/registry/stack/stack_cache.o: ALL_CFLAGS += -falign-loops=32
-# More loads every argument of a launch into a register that has to be saved: a third more.
-$B/obj/shim/cuda/submissions.o: ALL_CFLAGS += -O1
+# More loads every argument of a launch into a register that has to be saved: a third more. Nobody
+# times the builds that look for faults, and its hundreds of wrappers take long to optimise.
+$B/obj/shim/cuda/submissions.o: ALL_CFLAGS += $(if $(filter debug asan tsan,$(BUILD)),-O0,-O1)
 # Runs while a sanitizer's own run-time is being initialised: it must not need one.
 $B/obj/shim/hooks/dlsym_hook.o $B/obj/shim/cuda/real_dlsym.o: SANITIZE :=
 $B/obj/%.o: %.c
