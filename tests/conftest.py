@@ -254,7 +254,8 @@ LEFT_OUT = {
                                         "test_epoch", "test_options", "test_fences", "test_settle",
                                         "test_stream", "test_freed", "test_mixed", "test_pieces",
                                         "test_whole", "test_cache_heap", "test_apart",
-                                        "test_spared", "test_bin", "test_export"))),
+                                        "test_spared", "test_bin", "test_export",
+                                        "test_range"))),
 }
 
 

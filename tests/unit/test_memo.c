@@ -24,6 +24,7 @@
 #include "registry/stack/stack.h"
 #include "registry/stack/unwind.h"
 #include "registry/stack/unwind_words.h"
+#include "one_thread.h"
 
 #define DEPTH 40
 #define NOINLINE __attribute__((noinline, noclone))
@@ -213,6 +214,7 @@ static void frames_of_every_form_are_remembered(void **state)
 
 static void no_stack_is_taken_for_another(void **state)
 {
+    ONE_THREAD();
     (void)state;
     wander(1, 60, 30000);
     wander(2, 5000, 30000);
@@ -223,6 +225,7 @@ static void no_stack_is_taken_for_another(void **state)
 
 static void recursion_is_told_by_its_depth(void **state)
 {
+    ONE_THREAD();
     (void)state;
     for (volatile unsigned i = 0; i < 20000; i++)
         descend(0, (unsigned)(mix(i) % 60));

@@ -25,6 +25,7 @@
 #include "registry/stack/stack.h"
 #include "registry/report/suppress.h"
 #include "registry/table/threads.h"
+#include "one_thread.h"
 
 static uint64_t next_address;
 
@@ -317,6 +318,7 @@ static bool report_with_failure(long at, const ca_rules_t *rules)
 
 static void any_map_may_fail(void **state)
 {
+    ONE_THREAD();
     (void)state;
     ca_rules_t rules = {.path = "rules"};
     const char *wrong;

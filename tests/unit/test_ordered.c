@@ -8,6 +8,7 @@
 #include "pool/cache/cache_hit.h"
 #include "pool/fence/stream.h"
 #include "one_cache.h"
+#include "one_thread.h"
 
 #define STREAMS 6
 #define BYTES (100 * KIB)
@@ -414,6 +415,7 @@ static void at_random(ca_reuse_t reuse, unsigned seed)
 
 static void at_random_nothing_is_used_too_early(void **state)
 {
+    ONE_THREAD();
     (void)state;
     for (unsigned seed = 1; seed <= 4; seed++)
         at_random(CA_POOL_REUSE_GROW, seed);
@@ -421,6 +423,7 @@ static void at_random_nothing_is_used_too_early(void **state)
 
 static void at_random_all_stays_sound_where_streams_join(void **state)
 {
+    ONE_THREAD();
     (void)state;
     at_random(CA_POOL_REUSE_AUTO, 5);
     at_random(CA_POOL_REUSE_WAIT, 6);

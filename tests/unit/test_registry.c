@@ -22,6 +22,7 @@
 #include "base/mem.h"
 #include "registry/table/lost.h"
 #include "registry/table/registry.h"
+#include "one_thread.h"
 
 #define MODEL 4096 /* addresses the model test plays with */
 #define BASE 0x7f0000000000u
@@ -240,6 +241,7 @@ static void what_was_alive_in_a_dropped_context_is_kept_by_group(void **state)
 
 static void the_memory_of_dropped_records_goes_back(void **state)
 {
+    ONE_THREAD();
     (void)state;
     size_t before = 0;
     for (int round = 0; round < 20; round++) {
@@ -258,6 +260,7 @@ static void the_memory_of_dropped_records_goes_back(void **state)
 
 static void a_grown_table_still_finds_everything(void **state)
 {
+    ONE_THREAD();
     (void)state;
     enum { MANY = 200000 };
     ca_allocation_t out;
@@ -286,6 +289,7 @@ static double cpu_seconds(void)
 
 static void records_of_one_context_are_dropped_in_one_walk_over_all(void **state)
 {
+    ONE_THREAD();
     (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     enum { MANY = 100000 };

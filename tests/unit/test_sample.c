@@ -10,6 +10,7 @@
 #include <pthread.h>
 
 #include "registry/table/sample.h"
+#include "one_thread.h"
 
 #define EVERY ((size_t)512 << 10)
 
@@ -40,6 +41,7 @@ static int start(void **state)
 
 static void each_size_is_sampled_as_often_as_its_bytes_say(void **state)
 {
+    ONE_THREAD();
     static const size_t sizes[] = {1, 256, 4096, 65536, EVERY / 2, EVERY, EVERY * 2, EVERY * 5};
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -80,6 +82,7 @@ static void bytes_can_be_told_from_the_samples(void **state)
 /* The distances between samples have the right distribution, not the right mean alone. */
 static void distances_are_exponential(void **state)
 {
+    ONE_THREAD();
     enum { UNIT = 1024, BINS = 8, SAMPLES = 200000 };
     double bins[BINS] = {0};
     (void)state;

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "fake_pages.h"
 #include "one_arena.h"
+#include "one_thread.h"
 #include "pool/fence/order.h"
 #include "pool/fence/stream.h"
 #include "pool/blocks/segment.h"
@@ -620,6 +621,7 @@ static void random_program(uint64_t seed)
 
 static void random_programs(void **state)
 {
+    ONE_THREAD();
     for (uint64_t seed = 1; seed <= 4; seed++) {
         end(state);
         random_program(seed);
