@@ -31,14 +31,16 @@ run_cppcheck() {
 
 # What is preloaded; TIDY=all reads the tests and the simulator too, which takes four times as long.
 # The largest first, one at a time, so that no core waits for the last ones.
+# With its memory in large pages, where this glibc knows them, it takes a tenth less.
 run_clang_tidy() {
     [ "${TIDY:-}" != all ] || set -- '*.c'
     [ $# != 0 ] || set -- 'base/*.c' 'config/*.c' 'pool/*.c' 'registry/*.c' 'shim/*.c'
     # shellcheck disable=SC2016 # the inner shell's
     list "$@" | xargs ls -S | xargs -P "$(nproc)" -n 1 sh -c '
         cuda=$0
-        clang-tidy --quiet --warnings-as-errors="*" "$@" -- \
-            -std=c11 -D_GNU_SOURCE -I. -Iinclude -isystem "$cuda" 2>&1 |
+        GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
+            clang-tidy --quiet --warnings-as-errors="*" "$@" -- \
+                -std=c11 -D_GNU_SOURCE -I. -Iinclude -isystem "$cuda" 2>&1 |
             grep -vE "^[0-9]+ warnings? (generated|treated)|^Suppressed |^Use -header-filter" |
             awk "{ print } /: (error|warning): /{ bad = 1 } END { exit bad }"' "$cuda"
 }
