@@ -9,6 +9,10 @@
 
 #define CA_INLINE static inline __attribute__((always_inline))
 
+/* What is not likely comes to lie apart, so that a path that the processor's cache has lost is read
+ * in few lines. */
+#define CA_LIKELY(condition) __builtin_expect(!!(condition), 1)
+
 /* For an address that is used several times: the compiler must not work it out anew at each. */
 #define CA_KEEP_IN_REGISTER(pointer) __asm__("" : "+r"(pointer))
 

@@ -18,8 +18,8 @@ FOLDER = conftest.BUILD / "pyframes"
 SOURCE = conftest.ROOT / "tests" / "pyframes"
 CHECKS, LEAKS = SOURCE / "checks.py", SOURCE / "leaks.py"
 LIBRARY, DEBUG = FOLDER / "frames.so", FOLDER / "debug.so"
-ALL = ("forms", "long_lines", "alternating", "same_lines", "renamed", "outer", "threads", "no_state",
-       "in_turns", "forked")
+ALL = ("forms", "long_lines", "alternating", "same_lines", "renamed", "refiled", "relined", "twins",
+       "outer", "threads", "no_state", "in_turns", "forked")
 
 pytestmark = pytest.mark.skipif(conftest.SANITIZER is not None or conftest.FAULT is not None,
                                 reason="frames of interpreters, which have no sanitizer")

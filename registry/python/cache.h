@@ -12,30 +12,48 @@
 #define CA_PY_HEADS (1u << CA_PY_HEAD_BITS)
 #define CA_PY_UNITS 8192u
 
+_Static_assert(CA_PY_UNITS < 1u << 14, "what a step has room for");
+
+/* How the code of a step is known to be the one that it was. */
+typedef enum {
+    CA_PY_BY_OTHERS,  /* a step before has it, or no code is shown */
+    CA_PY_BY_VERSION, /* `identity` */
+    CA_PY_IN_PLACE,   /* by the objects that `known` was made of, as far as those are the same */
+    CA_PY_AS_A_WHOLE  /* they are others: by all that it says */
+} ca_py_proof_t;
+
+#define CA_PY_CUT UINTPTR_MAX /* no frame's address */
+
+/* In half a line of the processor's cache. */
 typedef struct ca_py_step {
-    uintptr_t frame, code; /* frame 0: the chain ends here */
-    uint64_t instruction, identity;
-    const ca_py_code_t
-        *known;              /* the code's copy; NULL of an entry, and where a step before has it */
-    uint32_t number : 31;    /* of the code; 0 of an entry */
-    uint32_t file_again : 1; /* a step before has the object of its file's name too */
-    uint32_t other;          /* the stack to go on with where this differs, 0 for none */
+    uintptr_t frame; /* 0: the chain ends here. CA_PY_CUT: it goes on, but is followed no further */
+    uintptr_t code;
+    union {
+        uint64_t identity;
+        const ca_py_code_t *known; /* the code's copy */
+    };
+    uint32_t instruction; /* the lower half: the rest is the code's */
+    uint32_t proof : 2;   /* ca_py_proof_t */
+    uint32_t other : 14;  /* the stack to go on with where this differs, 0 for none */
 } ca_py_step_t;
 
-/* Followed by its steps. */
+/* Followed by its steps, of which the last one has no code, and by the names of their files. */
 typedef struct ca_py_entry {
-    uint32_t id, count;
+    uint32_t id;
+    uint16_t step_count, file_count;
     uint64_t generation; /* of the interpreter, when all codes were as they are here */
     uintptr_t interpreter;
-    uintptr_t unused[3];
 } ca_py_entry_t;
 
-_Static_assert(sizeof(ca_py_entry_t) == sizeof(ca_py_step_t), "units");
+#define CA_PY_UNIT_FILES 4u
 
 typedef union ca_py_unit {
     ca_py_step_t step;
     ca_py_entry_t entry;
+    const ca_py_string_t *files[CA_PY_UNIT_FILES]; /* of steps that are known in place */
 } ca_py_unit_t;
+
+_Static_assert(sizeof(ca_py_unit_t) == CA_PY_CACHE_LINE / 2, "two of them in a line");
 
 typedef struct ca_py_head {
     uintptr_t frame;
@@ -47,7 +65,7 @@ typedef struct ca_py_head {
 typedef struct ca_py_cache {
     uint32_t used; /* units; the first is not used */
     ca_py_head_t heads[CA_PY_HEADS];
-    ca_py_unit_t units[CA_PY_UNITS];
+    _Alignas(CA_PY_CACHE_LINE) ca_py_unit_t units[CA_PY_UNITS];
 } ca_py_cache_t;
 
 /* The id that was kept for a native stack with the frames that begin with `frame`, of the state. 0

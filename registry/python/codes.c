@@ -107,11 +107,56 @@ static const char *as_utf8(const ca_py_text_t *text)
     return copy;
 }
 
+/* Behind bytes of 0, as a string has it; NULL without memory. */
+static void *copy_characters(const ca_py_text_t *from)
+{
+    char *copy = ca_bump_take(&memory, CA_PY_TAIL + text_bytes(from) + 1);
+    return copy ? memcpy(copy + CA_PY_TAIL, from->data, text_bytes(from)) : NULL;
+}
+
 static bool copy_text(const ca_py_text_t *from, ca_py_text_t *to)
 {
     *to = *from;
-    to->data = ca_bump_text(&memory, from->data, text_bytes(from));
+    to->data = copy_characters(from);
     return to->data;
+}
+
+ca_py_string_t ca_py_string_of(const ca_py_text_t *live, const void *copy)
+{
+    size_t bytes = text_bytes(live), tail = bytes < CA_PY_TAIL ? bytes : CA_PY_TAIL;
+    uintptr_t tail_at = (uintptr_t)live->data + bytes - CA_PY_TAIL;
+    ca_py_string_t string = {
+        .object = tail_at < live->object ? 0 : live->object,
+        .tail_at = tail_at,
+        .length = live->length,
+        .shape = live->shape,
+        .tail_bytes = (uint32_t)tail,
+        .front = (uint32_t)(bytes - tail),
+        .text = copy,
+    };
+    memcpy(string.tail + CA_PY_TAIL - tail, string.text + bytes - tail, tail);
+    return string;
+}
+
+#define FILES_KEPT 64u /* the last ones: the codes of a file are met one soon after another */
+static const ca_py_string_t *files[FILES_KEPT];
+static unsigned file_next;
+
+/* The one for that file's name; NULL without memory. */
+static const ca_py_string_t *file_string(const ca_py_text_t *live)
+{
+    for (unsigned i = 0; i < FILES_KEPT; i++)
+        if (files[i] && files[i]->object == live->object && files[i]->shape == live->shape &&
+            files[i]->length == live->length &&
+            memcmp(files[i]->text, live->data, text_bytes(live)) == 0)
+            return files[i];
+    ca_py_string_t *string = ca_bump_take(&memory, sizeof *string);
+    const void *copy = string ? copy_characters(live) : NULL; /* behind it */
+    if (copy) {
+        *string = ca_py_string_of(live, copy);
+        files[file_next++ % FILES_KEPT] = string;
+    }
+    return copy ? string : NULL;
 }
 
 /* --- codes ------------------------------------------------------------------------------------ */
@@ -171,6 +216,33 @@ static bool have_bucket(void)
     return true;
 }
 
+bool ca_py_is_made(const ca_py_code_t *code)
+{
+    const ca_py_text_t *file = &code->file;
+    return file->length == 0 || file->width != 1 || *(const char *)file->data == '<';
+}
+
+/* Its objects, once the rest is copied. */
+static bool note_place(const ca_py_code_t *from, ca_py_code_t *to)
+{
+    if (from->name.object == 0)
+        return true;
+    const ca_py_string_t *file = file_string(&from->file);
+    if (!file)
+        return false;
+    to->file.data = file->text;
+    to->place = (ca_py_in_place_t){
+        .name = ca_py_string_of(&from->name, to->name.data),
+        .file = file,
+        .file_object = file->object,
+        .lines = from->place.lines,
+        .first_line = from->lines.first_line,
+        .lines_count = (uint32_t)from->lines.count,
+    };
+    to->place.is_plain = to->place.name.front == 0 && !ca_py_is_made(from);
+    return true;
+}
+
 static bool copy_code(const ca_py_code_t *from, ca_py_code_t *to)
 {
     *to = *from;
@@ -179,10 +251,9 @@ static bool copy_code(const ca_py_code_t *from, ca_py_code_t *to)
     if (from->lines.bytes)
         to->lines.bytes = (const uint8_t *)ca_bump_text(&memory, (const char *)from->lines.bytes,
                                                         from->lines.count);
-    bool copied = to->function && to->path && copy_text(&from->name, &to->name) &&
-                  copy_text(&from->file, &to->file) && (!from->lines.bytes || to->lines.bytes);
-    to->place.file_text = to->file.data;
-    return copied;
+    return to->function && to->path && copy_text(&from->name, &to->name) &&
+           (from->file.object != 0 || copy_text(&from->file, &to->file)) &&
+           (!from->lines.bytes || to->lines.bytes) && note_place(from, to);
 }
 
 /* Under the lock. */
@@ -303,4 +374,5 @@ void ca_py_codes_reset_after_fork(void)
     buckets = NULL;
     bucket_count = 0;
     places = (ca_intern_t){0};
+    memset(files, 0, sizeof files);
 }

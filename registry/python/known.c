@@ -80,11 +80,10 @@ static bool is_of_type(const ca_py_layout_t *layout, ca_py_reader_t *reader, uin
 static bool read_text(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t object,
                       ca_py_text_t *text)
 {
-    uint64_t length, hash;
+    uint64_t length;
     uint32_t state;
     if (!is_of_type(layout, reader, object, layout->str_type) ||
         !ca_py_get(reader, object + layout->str.length, &length) ||
-        !ca_py_get(reader, object + layout->str.length + CA_PY_HASH_AFTER_LENGTH, &hash) ||
         !ca_py_get_half(reader, object + layout->str.state, &state))
         return false;
     uint32_t width = state >> CA_PY_KIND_SHIFT & CA_PY_KIND;
@@ -96,7 +95,6 @@ static bool read_text(const ca_py_layout_t *layout, ca_py_reader_t *reader, uint
         .length = (uint32_t)length,
         .data = (const void *)data,
         .object = object,
-        .hash = hash,
         .shape = state & CA_PY_SHAPE,
     };
     return ca_py_readable(reader, data, (size_t)(length + 1) * width);
@@ -188,12 +186,12 @@ static bool same_text(const ca_py_text_t *a, const ca_py_text_t *b)
            memcmp(a->data, b->data, (size_t)a->width * a->length) == 0;
 }
 
-bool ca_py_is_same_made(const ca_py_layout_t *layout, const ca_py_code_t *known)
+bool ca_py_is_same_otherwise(const ca_py_layout_t *layout, const ca_py_code_t *known)
 {
-    const ca_py_text_t *name = &known->name;
-    return ca_py_same_characters(layout, name->object, name->shape, name->length, name->data) &&
-           ca_py_same_words(known->place.lines + layout->bytes.data, known->lines.bytes,
-                            known->lines.count);
+    const void *lines = (const void *)(known->place.lines + layout->bytes.data);
+    const ca_py_string_t *name = &known->place.name;
+    return (name->front == 0 || ca_py_is_same_front(name)) &&
+           (!ca_py_is_made(known) || memcmp(lines, known->lines.bytes, known->lines.count) == 0);
 }
 
 bool ca_py_is_same(const ca_py_layout_t *layout, uintptr_t code, const ca_py_code_t *known)
@@ -228,23 +226,13 @@ static uint32_t add_code(const ca_py_layout_t *layout, uintptr_t code)
         !read_code_bytes(layout, &guarded, code, &bytes) ||
         (!ca_py_is_interpreters(&content) && !ca_py_lines_cover(&content.lines, bytes)))
         return 0;
-    bool marked = content.name.hash == CA_PY_NO_HASH;
-    content.place = (ca_py_in_place_t){
-        .name = content.name.object,
-        .file = content.file.object,
-        .lines = content.place.lines,
-        .name_hash = marked ? ca_py_mark(layout, content.name.object, content.name.length)
-                            : content.name.hash,
-        .name_marked = marked,
-        .name_length = content.name.length,
-        .file_length = content.file.length,
-        .lines_count = (uint32_t)content.lines.count,
-        .first_line = content.lines.first_line,
-        .file_shape = content.file.shape,
-        .is_of_file = content.file.length != 0 && content.file.width == 1 &&
-                      *(const char *)content.file.data != '<',
-    };
     return ca_py_code_add(&content);
+}
+
+static bool is_in_place(const ca_py_layout_t *layout, uintptr_t code, const ca_py_code_t *copy)
+{
+    return ca_py_is_same_in_place(layout, code, copy) &&
+           ca_py_is_same_string(layout, copy->place.file);
 }
 
 static inline bool is_it(const ca_py_layout_t *layout, const struct ca_py_known_code *one,
@@ -254,8 +242,7 @@ static inline bool is_it(const ca_py_layout_t *layout, const struct ca_py_known_
         return false;
     if (identity)
         return one->identity == identity;
-    return ca_py_is_same_in_place(layout, code, one->copy, true) ||
-           ca_py_is_same(layout, code, one->copy);
+    return is_in_place(layout, code, one->copy) || ca_py_is_same(layout, code, one->copy);
 }
 
 /* What stands for the code of a link that was not seen in this walk; NULL without room. */
@@ -282,11 +269,8 @@ meet(const ca_py_layout_t *layout, struct ca_py_known_code *set, const ca_py_lin
     return set;
 }
 
-#define FILE_BITS 4 /* of how many files a walk remembers that it met them */
-
 static inline bool number_link(const ca_py_layout_t *layout, ca_py_reader_t *reader,
-                               ca_py_known_t *known, uintptr_t files[1 << FILE_BITS],
-                               ca_py_link_t *link)
+                               ca_py_known_t *known, ca_py_link_t *link)
 {
     struct ca_py_known_code *set =
         known->codes[ca_hash_word(link->code) >> (64 - CA_PY_CODE_SET_BITS)];
@@ -303,12 +287,10 @@ static inline bool number_link(const ca_py_layout_t *layout, ca_py_reader_t *rea
     struct ca_py_known_code *one = meet(layout, set, link);
     if (!one)
         return false;
-    uintptr_t *file = &files[ca_hash_word(one->copy->place.file) >> (64 - FILE_BITS)];
-    link->file_again = *file == one->copy->place.file;
-    *file = one->copy->place.file;
     one->walk = known->walk;
     link->number = one->number;
     link->copy = one->copy;
+    link->is_in_place = link->identity == 0 && is_in_place(layout, link->code, one->copy);
     return true;
 }
 
@@ -327,10 +309,9 @@ bool ca_py_number(const ca_py_layout_t *layout, ca_py_reader_t *reader, ca_py_kn
     bool seen = ca_py_versions_epoch() != NOT_SEEN && !reader->guarded;
     if (!seen && !compare_versions(layout, reader, walk))
         return false;
-    uintptr_t files[1 << FILE_BITS] = {0};
     begin_walk(known);
     for (unsigned i = 0; i < walk->link_count; i++)
-        if (!walk->links[i].is_entry && !number_link(layout, reader, known, files, &walk->links[i]))
+        if (!walk->links[i].is_entry && !number_link(layout, reader, known, &walk->links[i]))
             return false;
     return true;
 }

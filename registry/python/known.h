@@ -8,9 +8,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "base/inline.h"
 #include "registry/python/codes.h"
 #include "registry/python/walk.h"
-#include "registry/stack/hash.h"
 
 #define CA_PY_CODE_SET_BITS 8
 #define CA_PY_SITE_SET_BITS 9
@@ -35,16 +35,12 @@ typedef struct ca_py_known {
 /* Whether a live code says what that one does. */
 bool ca_py_is_same(const ca_py_layout_t *layout, uintptr_t code, const ca_py_code_t *known);
 
-/* The same for what a program makes as it runs, which has the same names at the same addresses,
- * where all lengths are the same. */
-bool ca_py_is_same_made(const ca_py_layout_t *layout, const ca_py_code_t *known);
+/* What is left of ca_py_is_same_in_place of one that is not plain. */
+bool ca_py_is_same_otherwise(const ca_py_layout_t *layout, const ca_py_code_t *known);
 
 /* Of the interpreter itself: 3.13 and later call an __init__ in line, from some calls on, with a
  * frame beneath that is no function's. Its line table is one entry that covers more than it has. */
 bool ca_py_is_interpreters(const ca_py_code_t *code);
-
-#define CA_PY_HASH_AFTER_LENGTH 8u /* in a string, of all versions */
-#define CA_PY_NO_HASH UINT64_MAX   /* none was asked for yet */
 
 /* Of a string's state. */
 enum { CA_PY_KIND_SHIFT = 2, CA_PY_KIND = 7, CA_PY_COMPACT = 1 << 5, CA_PY_ASCII = 1 << 6 };
@@ -55,80 +51,78 @@ static inline uint32_t ca_py_data_offset(const ca_py_layout_t *layout, uint32_t 
     return state & CA_PY_ASCII ? layout->str.ascii : layout->str.compact;
 }
 
-/* Two words at a time of what a live object has, and of the copy; then one, as far as it counts. */
+typedef uint64_t __attribute__((vector_size(16), aligned(1), may_alias)) ca_py_pair_t;
+
+/* Whether a live string has the length and shape that were copied: else its characters may be fewer
+ * or elsewhere (of a class of the program's), and are not to be read. 0: it has. */
+CA_INLINE uint64_t ca_py_head_differs(const ca_py_layout_t *layout, const ca_py_string_t *copy)
+{
+    return (ca_py_word(copy->object + layout->str.length) ^ copy->length) |
+           ((ca_py_half(copy->object + layout->str.state) & CA_PY_SHAPE) ^ copy->shape);
+}
+
+/* Of as many bytes of each as a tail has, the last `bytes`; the copy has 0 before those. The same
+ * instructions for each length, since the processor guesses badly how long names are. */
 __attribute__((no_sanitize_address, no_sanitize_thread)) static inline bool
-ca_py_same_words(uintptr_t at, const void *copy, size_t bytes)
+ca_py_is_same_window(uintptr_t live, const uint8_t *copy, uint32_t bytes)
 {
-    typedef uint64_t __attribute__((vector_size(16), aligned(8), may_alias)) pair_t;
-    const uint8_t *to = copy;
-    pair_t differ = {0, 0};
-    for (; bytes >= sizeof differ; bytes -= sizeof differ, at += sizeof differ, to += sizeof differ)
-        differ |= *(const pair_t *)at ^ *(const pair_t *)(const void *)to;
-    uint64_t last = 0;
-    if (bytes >= sizeof last) {
-        last = ca_py_word(at) ^ ca_py_word((uintptr_t)to);
-        bytes -= sizeof last;
-        at += sizeof last;
-        to += sizeof last;
+    static const uint8_t masks[2 * CA_PY_TAIL] = {[CA_PY_TAIL... 2 * CA_PY_TAIL - 1] = UINT8_MAX};
+    const ca_py_pair_t *is = (const void *)live, *was = (const void *)copy;
+    const ca_py_pair_t *mask = (const void *)(masks + bytes);
+    ca_py_pair_t differ =
+        ((is[0] & mask[0]) ^ was[0]) | ((is[1] & mask[1]) ^ was[1]) | ((is[2] & mask[2]) ^ was[2]);
+    return (differ[0] | differ[1]) == 0;
+}
+
+_Static_assert(CA_PY_TAIL == 3 * sizeof(ca_py_pair_t), "all of a window");
+
+static inline bool ca_py_is_same_tail(const ca_py_string_t *copy)
+{
+    return ca_py_is_same_window(copy->tail_at, copy->tail, copy->tail_bytes);
+}
+
+/* What is before that, of which there is some. */
+static inline bool ca_py_is_same_front(const ca_py_string_t *copy)
+{
+    uintptr_t live = copy->tail_at;
+    const uint8_t *text = copy->text + copy->front;
+    uint32_t left = copy->front;
+    for (; left > CA_PY_TAIL; left -= CA_PY_TAIL) {
+        live -= CA_PY_TAIL;
+        text -= CA_PY_TAIL;
+        if (!ca_py_is_same_window(live, text, CA_PY_TAIL))
+            return false;
     }
-    if (bytes != 0)
-        last |= (ca_py_word(at) ^ ca_py_word((uintptr_t)to)) << (sizeof last - bytes) * 8;
-    return (differ[0] | differ[1] | last) == 0;
+    return ca_py_is_same_window(live - CA_PY_TAIL, text - CA_PY_TAIL, left);
 }
 
-/* Of a string of the known length. */
-static inline bool ca_py_same_characters(const ca_py_layout_t *layout, uintptr_t text,
-                                         uint32_t shape, uint32_t length, const void *copy)
+/* Of a string object that is alive: whether it is as it was copied. */
+CA_INLINE bool ca_py_is_same_string(const ca_py_layout_t *layout, const ca_py_string_t *copy)
 {
-    return (ca_py_half(text + layout->str.state) & CA_PY_SHAPE) == shape &&
-           ca_py_same_words(text + ca_py_data_offset(layout, shape), copy,
-                            (size_t)length * (shape >> CA_PY_KIND_SHIFT & CA_PY_KIND));
-}
-
-/* Of the characters of a live string of that length, and how it has them. One that has them
- * elsewhere (of a class of the program's) may have come into the place of one that does not. */
-static inline uint64_t ca_py_mark(const ca_py_layout_t *layout, uintptr_t text, size_t length)
-{
-    uint32_t shape = ca_py_half(text + layout->str.state) & CA_PY_SHAPE;
-    uintptr_t at = text + ca_py_data_offset(layout, shape);
-    size_t bytes = shape & CA_PY_COMPACT ? length * (shape >> CA_PY_KIND_SHIFT & CA_PY_KIND) : 0;
-    uint64_t mark = shape;
-    if (bytes == 0)
-        return mark;
-    for (; bytes > sizeof mark; bytes -= sizeof mark, at += sizeof mark)
-        mark = ca_hash_word(mark ^ ca_py_word(at));
-    return ca_hash_word(mark ^ ca_py_word(at) << (sizeof mark - bytes) * 8);
+    return ca_py_head_differs(layout, copy) == 0 && ca_py_is_same_tail(copy) &&
+           (copy->front == 0 || ca_py_is_same_front(copy));
 }
 
 /* By the objects of the code that the copy was made of, where it has those: any may be another one
- * in that place, but is alive. The hash of the name stands for it, of our own where it had none, as
- * most qualified names; and where the code is a file's, its first line and how many bytes of lines
- * it has for those: the file would have to be changed and read again into the same places. Not
- * known to be the same where it is false. Without `with_file` the file's name is taken to be as it
- * was: another code of the stack has the object. */
-static inline bool ca_py_is_same_in_place(const ca_py_layout_t *layout, uintptr_t code,
-                                          const ca_py_code_t *known, bool with_file)
+ * in that place, but is alive. The characters of its name are compared; and where the code is
+ * a file's, its first line and how many bytes of lines it has for those: the file would have to be
+ * changed and read again into the same places. Not known to be the same where it is false. The
+ * characters of its file's name are left to the caller, which compares them once for all codes that
+ * have the object. */
+CA_INLINE bool ca_py_is_same_in_place(const ca_py_layout_t *layout, uintptr_t code,
+                                      const ca_py_code_t *known)
 {
-    const uint32_t length = layout->str.length;
     const ca_py_in_place_t *place = &known->place;
-    uintptr_t name = place->name, file = place->file, lines = place->lines;
-    if (((ca_py_word(code + layout->code.called) ^ name) |
-         (ca_py_word(code + layout->code.file) ^ file) |
-         (ca_py_word(code + layout->code.lines) ^ lines) |
+    if (((ca_py_word(code + layout->code.called) ^ place->name.object) |
+         (ca_py_word(code + layout->code.file) ^ place->file_object) |
+         (ca_py_word(code + layout->code.lines) ^ place->lines) |
          (ca_py_half(code + layout->code.first_line) ^ place->first_line)) != 0)
         return false;
-    if (((ca_py_word(name + length) ^ place->name_length) |
-         (ca_py_word(lines + length) ^ place->lines_count)) != 0)
+    if ((ca_py_head_differs(layout, &place->name) |
+         (ca_py_word(place->lines + layout->bytes.length) ^ place->lines_count)) != 0)
         return false;
-    if ((place->name_marked
-             ? ca_py_mark(layout, name, place->name_length)
-             : ca_py_word(name + length + CA_PY_HASH_AFTER_LENGTH)) != place->name_hash)
-        return false;
-    if (with_file && (ca_py_word(file + length) != place->file_length ||
-                      !ca_py_same_characters(layout, file, place->file_shape, place->file_length,
-                                             place->file_text)))
-        return false;
-    return place->is_of_file || ca_py_is_same_made(layout, known);
+    return ca_py_is_same_tail(&place->name) &&
+           (place->is_plain || ca_py_is_same_otherwise(layout, known));
 }
 
 /* Gives the codes of a walk their numbers. False where one is no code, or there is no room. A code

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mutation.h"
+#include "registry/python/layout_tables.h"
 #include "registry/python/reader.h"
 
 #define OLDEST 8u
@@ -14,78 +15,6 @@
 
 /* A reference without its flags. */
 #define UNTAGGED (~(uintptr_t)7)
-
-static const ca_py_layout_t layout_38 = {
-    .places = CA_PY_NO_PLACE,
-    .lines = CA_PY_LNOTAB,
-    .instruction_is_index = true,
-    .instruction_unit = 1,
-    .code_mask = UINTPTR_MAX,
-    .instruction_mask = UINT32_MAX,
-    .state = {.interpreter = 16, .thread = 176, .frame = 24},
-    .frame = {.code = 32, .previous = 24, .instruction = 104},
-    .code = {.file = 104, .name = 112, .first_line = 40, .lines = 120, .bytecode = 48},
-    .str = {.length = 16, .state = 32, .ascii = 48, .compact = 72},
-    .bytes = {.length = 16, .data = 32},
-    .type = 8,
-};
-
-static const ca_py_layout_t layout_310 = {
-    .places = CA_PY_ONE_CFRAME,
-    .lines = CA_PY_LINES_310,
-    .instruction_is_index = true,
-    .instruction_unit = 2,
-    .code_mask = UINTPTR_MAX,
-    .instruction_mask = UINT32_MAX,
-    .state = {.interpreter = 16, .thread = 176, .frame = 24, .cframe = 48},
-    .cframe = {.previous = 8},
-    .frame = {.code = 32, .previous = 24, .instruction = 96},
-    .code = {.file = 104, .name = 112, .first_line = 40, .lines = 120, .bytecode = 48},
-    .str = {.length = 16, .state = 32, .ascii = 48, .compact = 72},
-    .bytes = {.length = 16, .data = 32},
-    .type = 8,
-};
-
-static const ca_py_layout_t layout_311 = {
-    .places = CA_PY_RUN_CFRAME,
-    .lines = CA_PY_LOCATIONS,
-    .instruction_unit = 2,
-    .code_mask = UINTPTR_MAX,
-    .instruction_mask = UINT64_MAX,
-    .state = {.interpreter = 16, .thread = 152, .cframe = 56},
-    .cframe = {.frame = 8, .previous = 16},
-    .frame = {.code = 32, .previous = 48, .instruction = 56, .owner = 68},
-    .code = {.file = 112,
-             .name = 120,
-             .qualname = 128,
-             .first_line = 72,
-             .lines = 136,
-             .bytecode = 184},
-    .str = {.length = 16, .state = 32, .ascii = 48, .compact = 72},
-    .bytes = {.length = 16, .data = 32},
-    .type = 8,
-};
-
-static const ca_py_layout_t layout_312 = {
-    .places = CA_PY_ENTRY_FRAME,
-    .lines = CA_PY_LOCATIONS,
-    .instruction_unit = 2,
-    .code_mask = UINTPTR_MAX,
-    .instruction_mask = UINT64_MAX,
-    .state = {.interpreter = 16, .thread = 136, .cframe = 56},
-    .cframe = {.frame = 0, .previous = 8},
-    .frame = {.code = 0, .previous = 8, .instruction = 56, .owner = 70},
-    .code = {.file = 112,
-             .name = 120,
-             .qualname = 128,
-             .first_line = 68,
-             .lines = 136,
-             .bytecode = 192,
-             .version = 92},
-    .str = {.length = 16, .state = 32, .ascii = 40, .compact = 56},
-    .bytes = {.length = 16, .data = 32},
-    .type = 8,
-};
 
 /* --- the interpreter's own table -------------------------------------------------------------- */
 
@@ -146,6 +75,7 @@ static bool read_table(uintptr_t table, const table_words_t *words, ca_py_layout
             return false;
         *fields[i].to = (uint32_t)offset;
     }
+    layout->code.called = layout->code.qualname;
     layout->code.version = layout->code.first_line + VERSION_AFTER_FIRST_LINE;
     layout->str.compact = layout->str.ascii + COMPACT_AFTER_ASCII;
     return true;
@@ -281,17 +211,16 @@ const char *ca_py_layout_make(const ca_py_symbols_t *symbols, ca_py_layout_t *la
         return "its version is not known";
     if (level != RELEASE && level != CANDIDATE)
         return "it is a version before a release";
-    *layout = minor < 10    ? layout_38
-              : minor == 10 ? layout_310
-              : minor == 11 ? layout_311
-              : minor == 12 ? layout_312
+    *layout = minor < 10    ? ca_py_layout_38
+              : minor == 10 ? ca_py_layout_310
+              : minor == 11 ? ca_py_layout_311
+              : minor == 12 ? ca_py_layout_312
                             : (ca_py_layout_t){0};
     layout->minor = minor;
     if (minor > 12)
         wrong = make_by_table(symbols, version, layout);
     if (layout->instruction_is_index && CA_MUTATED(python_index_single))
         layout->instruction_unit = 1;
-    layout->code.called = layout->code.qualname ? layout->code.qualname : layout->code.name;
     layout->code_type = symbols->code_type;
     layout->str_type = symbols->str_type;
     layout->bytes_type = symbols->bytes_type;

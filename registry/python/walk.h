@@ -19,9 +19,9 @@ typedef struct ca_py_link {
     uint64_t identity;     /* what no other code has, ever; 0 where no such thing is known */
     uint32_t number;       /* of the code, set by known.h; 0 of an entry */
     bool is_entry;
-    bool file_again; /* a code further in has the object of its file's name too; likewise */
-    bool again;      /* a frame further in has the code too; known.h sets it */
-    const struct ca_py_code *copy; /* of the code, likewise; NULL of an entry */
+    bool again;       /* a frame further in has the code too; known.h sets it, and the next two */
+    bool is_in_place; /* the copy was made of the objects that the code has */
+    const struct ca_py_code *copy; /* of the code; NULL of an entry */
 } ca_py_link_t;
 
 /* Frames that one call of the evaluating function runs, up to frame number `end`. */

@@ -189,16 +189,56 @@ def same_lines():
         scope["cell"](held)
 
 
-def renamed():
-    """Names of one length in one another's place, which nothing has hashed: so long that nothing else
-    comes there."""
-    scope = {"here": here}
-    exec(compile("def cell(way): here(way)\n", "renamed.py", "exec"), scope)
+PADS = (0, 30, 60, 180)     # some so long that nothing else comes into the place of a name
+
+
+def called_by(change, times):
+    """A function that has another code each time, in the place of the one before the last. Deeper
+    and deeper, since of stacks with one innermost frame so many alone are known again."""
+    scope = {"deep": deep}
+    exec(compile("def cell(levels, way): deep(levels, way)\n", "renamed.py", "exec"), scope)
     cell, base = scope["cell"], scope["cell"].__code__
-    name = "co_qualname" if hasattr(base, "co_qualname") else "co_name"
-    for number in range(300):
-        cell.__code__ = base.replace(**{name: "Block%03d%s.cell" % (number, "_" * 180)})
-        cell((lib, held)[number % 2])
+    for number in range(times):
+        cell.__code__ = base.replace(**change(number))
+        cell(number // 25, (lib, held)[number // 2 % 2])
+
+
+def renamed():
+    """Names of one length in one another's place, which nothing has hashed."""
+    name = "co_qualname" if hasattr(here.__code__, "co_qualname") else "co_name"
+    for pad in PADS:
+        called_by(lambda number: {name: "Block%03d%s.cell" % (number, "_" * pad)}, 200)
+
+
+def refiled():
+    """The same of the files' names: all else of a code is as it was."""
+    for pad in PADS:
+        called_by(lambda number: {"co_filename": "/%03d%s/x.py" % (number, "_" * pad)}, 200)
+
+
+def relined():
+    """The same of the first lines, as in a file that was changed and read again."""
+    called_by(lambda number: {"co_firstlineno": number % 9 + 1}, 200)
+
+
+def twins():
+    """Codes that say the same, at addresses of their own, in turns, by several ways; and made anew."""
+    def one(cell, way):
+        cell(way)
+
+    def two(cell, way):
+        one(cell, way)
+
+    for number in range(60):
+        cells = []
+        for _ in range(3):
+            scope = {"here": here}
+            text = "\n" * (number // 20) + "def twin(way): here(way)\n"
+            exec(compile(text, "twin.py", "exec"), scope)
+            cells.append(scope["twin"])
+        for call in (one, two, one):
+            for cell in cells:
+                call(cell, held)
 
 
 def outer():
