@@ -17,7 +17,7 @@ typedef enum {
     CA_RANK_GRAPHS,       /* shim: memory that captures touched */
     CA_RANK_ARENA,        /* pool: one arena */
     CA_RANK_ORDER,        /* pool: what was handed out in flight */
-    CA_RANK_SPANS,        /* pool: address ranges of all segments */
+    CA_RANK_SPANS,        /* pool: address ranges of all segments; shim: addresses on their way */
     CA_RANK_REGISTRY,     /* registry: one stripe */
     CA_RANK_STACKS,       /* registry: interned stacks */
     CA_RANK_MEMORY,       /* config: host memory of our own */

@@ -163,12 +163,12 @@ static moving_t *find_moving(uint64_t address, bool obtained)
     return NULL;
 }
 
-/* Returns whether the other kind is there. `unless`: only adds where it is not. */
-static bool add_moving(uint64_t address, bool obtained, bool unless)
+/* Returns whether the other kind is there: then a free is not added, which must not go on. */
+static bool add_moving(uint64_t address, bool obtained)
 {
     ca_lock_take(&moving_lock);
     bool other = find_moving(address, !obtained);
-    if (!(other && unless) && moving_count < MOVING_MOST)
+    if ((obtained || !other) && moving_count < MOVING_MOST)
         moving[moving_count++] = (moving_t){address, obtained};
     ca_lock_drop(&moving_lock);
     return other;
@@ -193,7 +193,7 @@ static bool is_forwarded(uint64_t address)
 
 bool ca_forward_begin(uint64_t address)
 {
-    return !add_moving(address, false, true);
+    return !add_moving(address, false);
 }
 
 void ca_forward_end(uint64_t address)
@@ -205,7 +205,7 @@ bool ca_upstream_obtained(ca_context_t *context, uint64_t address)
 {
     unsigned type;
     __typeof__(cuPointerGetAttribute) *ask = ca_driver()->cuPointerGetAttribute;
-    if (add_moving(address, true, false) && !CA_MUTATED(forwards_unseen)) {
+    if (add_moving(address, true) && !CA_MUTATED(forwards_unseen)) {
         /* It came before that memory or took it; it is in the driver, and on its way out. */
         for (int tries = 0; is_forwarded(address) && tries < MOVING_TRIES; tries++)
             ca_sleep(50000);
