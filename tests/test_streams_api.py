@@ -101,6 +101,23 @@ def test_opened_it_finds_streams_whose_handle_is_another_one_s(run, program):
     assert result.sim["calls"]["cuStreamGetId"] >= 400
 
 
+def test_a_call_asks_the_driver_for_its_context_once(run, program, by):
+    """1,000 on either stream. Opened, the library has no hooks: each asks the driver what they tell."""
+    how, path = by
+    result = run([program("api_ordered"), "pairs", *path], stats=True, **how)
+    calls = result.sim["calls"]
+    asked = {"cuCtxGetCurrent": (1000, 2000), "cuCtxGetId": (0, 2000), "cuCtxGetDevice": (0, 0),
+             "cuStreamGetCtx": (0, 1000), "cuStreamGetId": (0, 1000),
+             "cuStreamIsCapturing": (0, 2000)}
+    if "cuEventRecord" in calls:
+        calls["cuCtxGetCurrent"] -= calls["cuEventRecord"]  # each makes the context current
+
+    assert result.rc == 0, result.err
+    for name, (preloaded, opened) in asked.items():
+        expected = opened if path else preloaded
+        assert expected <= calls.get(name, 0) < expected + 50, (name, calls)
+
+
 @pytest.mark.parametrize("case, call", [
     ("early", "cuInit"), ("early", "cuDevicePrimaryCtxRetain"), ("early", "cuMemAlloc_v2"),
     ("streams", "cuStreamGetId"), ("streams", "cuStreamGetCtx"), ("streams", "cuEventRecord"),

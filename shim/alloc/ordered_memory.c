@@ -80,15 +80,18 @@ static void by_default(ca_stream_t **order, ca_context_t *context, bool alone)
 
 /* --- the context ------------------------------------------------------------------------------ */
 
-/* Made current for the length of a call, where another one, or none, was. */
+/* The context that is current for the length of a call. The driver and our table are asked once. */
 typedef struct place {
-    bool pushed;
+    bool pushed; /* another one, or none, was current */
+    CUcontext current;
+    ca_context_t *context; /* its entry, as ca_context_current returns it */
 } place_t;
 
 static CUresult push(place_t *place, CUcontext handle)
 {
     CUresult code = ca_driver()->cuCtxPushCurrent_v2(handle);
     place->pushed = code == CUDA_SUCCESS;
+    place->current = handle;
     return code;
 }
 
@@ -112,17 +115,21 @@ static const ca_context_t *known_primary(int device)
 static CUresult enter_device(place_t *place, int device)
 {
     const ca_driver_t *driver = ca_driver();
-    CUcontext current = NULL, primary;
+    CUcontext primary;
     CUdevice of = CU_DEVICE_INVALID;
-    CUresult code = driver->cuCtxGetCurrent(&current);
+    CUresult code = driver->cuCtxGetCurrent(&place->current);
     if (code == CUDA_ERROR_NOT_INITIALIZED && driver->cuInit)
         code = driver->cuInit(0);
     if (code != CUDA_SUCCESS)
         return code;
-    if (current && driver->cuCtxGetDevice)
+    place->context = ca_context_current_is(place->current, false);
+    if (place->context)
+        of = place->context->device;
+    else if (place->current && driver->cuCtxGetDevice)
         (void)driver->cuCtxGetDevice(&of);
-    if (current && (device == CA_ORDERED_HERE || of == device))
+    if (place->current && (device == CA_ORDERED_HERE || of == device))
         return CUDA_SUCCESS;
+    place->context = NULL;
     if (device == CA_ORDERED_HERE)
         device = 0;
     const ca_context_t *known = known_primary(device);
@@ -137,32 +144,44 @@ static CUresult enter_device(place_t *place, int device)
 static CUresult enter_stream(place_t *place, CUstream stream)
 {
     const ca_driver_t *driver = ca_driver();
-    CUcontext owner, current = NULL;
+    CUcontext owner;
+    (void)driver->cuCtxGetCurrent(&place->current);
     if (!driver->cuStreamGetCtx)
         return CUDA_SUCCESS;
     CUresult code = driver->cuStreamGetCtx(stream, &owner);
     if (code != CUDA_SUCCESS)
         return code;
-    (void)driver->cuCtxGetCurrent(&current);
-    return current == owner ? CUDA_SUCCESS : push(place, owner);
+    return place->current == owner ? CUDA_SUCCESS : push(place, owner);
 }
 
 /* So that `stream` means what it says on `device`; the entry of its context is made. */
 static CUresult enter(place_t *place, int device, CUstream stream)
 {
     const ca_driver_t *driver = ca_driver_open();
-    place->pushed = false;
+    *place = (place_t){0};
     if (!driver->cuCtxGetCurrent || !driver->cuCtxPushCurrent_v2 || !driver->cuCtxPopCurrent_v2 ||
         !driver->cuDevicePrimaryCtxRetain)
         return CUDA_ERROR_NOT_INITIALIZED;
     CUresult code = is_default(stream) ? enter_device(place, device) : enter_stream(place, stream);
     if (code != CUDA_SUCCESS)
         return code;
-    const ca_context_t *context = ca_context_known();
+    if (!place->context)
+        place->context = ca_context_current_is(place->current, true);
+    ca_context_note_asked(place->context);
+    /* One that is about to end serves no call, and has its device all the same. */
+    const ca_context_t *context = place->context ? place->context : ca_context_of(place->current);
     if (!context || is_on(context, device))
         return CUDA_SUCCESS;
     leave(place);
     return CUDA_ERROR_INVALID_DEVICE;
+}
+
+/* The context that serves the stream, and the pool's stream, as ca_streams_find. */
+static CUresult find_order(const place_t *place, CUstream stream, ca_context_t **context,
+                           ca_stream_t **order)
+{
+    *context = place->context;
+    return ca_streams_find_in(place->current, stream, context, order);
 }
 
 /* --- allocation ------------------------------------------------------------------------------- */
@@ -187,14 +206,15 @@ static CUresult from_driver(CUdeviceptr *address, size_t bytes, CUstream stream)
 }
 
 /* In a capture the memory is no node of the graph, which is kept for it: see graph_memory.h. */
-static CUresult alloc(CUdeviceptr *address, size_t bytes, CUstream stream, bool alone)
+static CUresult alloc(CUdeviceptr *address, size_t bytes, const place_t *place, CUstream stream,
+                      bool alone)
 {
     ca_context_t *context;
     ca_stream_t *order;
     bool kept, captured = is_captured(stream, &kept);
     if (captured && !kept)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    CUresult code = ca_streams_find(stream, true, &context, &order);
+    CUresult code = find_order(place, stream, &context, &order);
     if (code != CUDA_SUCCESS)
         return code;
     if (context) {
@@ -224,7 +244,8 @@ CUresult ca_ordered_alloc(CUdeviceptr *address, size_t bytes, int device, CUstre
     if (code != CUDA_SUCCESS)
         return code;
     ca_count(alloc_calls);
-    code = CA_WITH_OOM(CA_KIND_ASYNC, bytes, CA_OOM_HERE, alloc(address, bytes, stream, alone));
+    code = CA_WITH_OOM(CA_KIND_ASYNC, bytes, CA_OOM_HERE,
+                       alloc(address, bytes, &place, stream, alone));
     leave(&place);
     return code;
 }
@@ -301,12 +322,12 @@ static CUresult to_driver(CUdeviceptr address, CUstream stream)
     return code == CUDA_ERROR_NOT_SUPPORTED ? driver->cuMemFree_v2(address) : code;
 }
 
-static CUresult free_pooled(const ca_allocation_t *record, CUstream stream, bool captured,
-                            bool alone)
+static CUresult free_pooled(const ca_allocation_t *record, const place_t *place, CUstream stream,
+                            bool captured, bool alone)
 {
     ca_context_t *context;
     ca_stream_t *order;
-    CUresult code = ca_streams_find(stream, true, &context, &order);
+    CUresult code = find_order(place, stream, &context, &order);
     if (code != CUDA_SUCCESS)
         return code;
     if (captured) {
@@ -326,7 +347,7 @@ static CUresult free_held(const ca_allocation_t *record)
     return ca_backend_async_free(record);
 }
 
-static CUresult free_memory(CUdeviceptr address, CUstream stream, bool alone)
+static CUresult free_memory(CUdeviceptr address, const place_t *place, CUstream stream, bool alone)
 {
     ca_allocation_t record;
     CUresult code;
@@ -350,7 +371,7 @@ static CUresult free_memory(CUdeviceptr address, CUstream stream, bool alone)
            : ca_device_lost(&record)
                ? CA_FORWARD_FREE(address, ca_device_owns(address), CUDA_ERROR_INVALID_VALUE,
                                  to_driver(address, stream))
-               : free_pooled(&record, stream, captured, alone);
+               : free_pooled(&record, place, stream, captured, alone);
     return code == CUDA_SUCCESS ? code : ca_track_refused(&record, CA_FREES_DEVICE, code);
 }
 
@@ -363,7 +384,7 @@ CUresult ca_ordered_free(CUdeviceptr address, int device, CUstream stream, bool 
     CUresult code = enter(&place, device, stream);
     if (code != CUDA_SUCCESS)
         return code;
-    code = free_memory(address, stream, alone);
+    code = free_memory(address, &place, stream, alone);
     leave(&place);
     return code;
 }

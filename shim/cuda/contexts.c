@@ -1,4 +1,5 @@
 #include "shim/cuda/contexts.h"
+#include "base/inline.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/mutation.h"
@@ -86,7 +87,9 @@ static ca_context_t *make(CUcontext handle)
 /* NULL also for one that was destroyed behind our back, its handle used for another context. */
 static ca_context_t *entry_of(CUcontext handle)
 {
-    ca_context_t *context = ca_entry_find(handle);
+    ca_context_t *context = ca_context_again(handle);
+    if (!context || context->handle != handle) /* a green one shares what was found */
+        context = ca_entry_find(handle);
     if (!context || !other_id(context))
         return context;
     /* Another thread may have seen it too, and listed the new one. */
@@ -161,14 +164,8 @@ static ca_context_t *note_asked(ca_context_t *context, bool create)
     return context;
 }
 
-ca_context_t *ca_context_current(bool create, CUcontext *handle)
+CA_INLINE ca_context_t *find_current(CUcontext current, bool create)
 {
-    CUcontext current = NULL;
-    __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
-    if (!get || get(&current) != CUDA_SUCCESS)
-        current = NULL;
-    if (handle)
-        *handle = current;
     if (!current)
         return NULL;
     unsigned now = atomic_load_explicit(&ca_context_generation, memory_order_acquire);
@@ -186,6 +183,22 @@ ca_context_t *ca_context_current(bool create, CUcontext *handle)
         return NULL;
     ca_context_last = (ca_context_last_t){current, context, now};
     return note_asked(context, create);
+}
+
+ca_context_t *ca_context_current(bool create, CUcontext *handle)
+{
+    CUcontext current = NULL;
+    __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
+    if (!get || get(&current) != CUDA_SUCCESS)
+        current = NULL;
+    if (handle)
+        *handle = current;
+    return find_current(current, create);
+}
+
+ca_context_t *ca_context_current_is(CUcontext current, bool create)
+{
+    return find_current(current, create);
 }
 
 static CUresult ask_current(CUcontext *current)

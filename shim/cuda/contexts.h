@@ -89,6 +89,9 @@ typedef struct ca_context {
  * NULL) is set to the current context whether we serve it or not. */
 ca_context_t *ca_context_current(bool create, CUcontext *handle);
 
+/* The same where the driver has just said that `handle`, which may be NULL, is current. */
+ca_context_t *ca_context_current_is(CUcontext handle, bool create);
+
 /* What the calling thread found last, good for as long as no context came or went. */
 typedef struct ca_context_last {
     CUcontext handle;

@@ -2,6 +2,7 @@
 #include "shim/cuda/streams.h"
 #include <pthread.h>
 #include <stdatomic.h>
+#include "base/inline.h"
 #include "base/lock.h"
 #include "base/mem.h"
 #include "base/mutation.h"
@@ -319,11 +320,12 @@ ca_context_t *ca_streams_context(CUstream handle)
 
 /* Each green context has a default stream of its own; we could record on its primary's alone. It
  * may have none for each thread: then the driver refuses the handle. */
-static CUresult find_default(CUstream handle, bool ask, ca_context_t **context, ca_stream_t **found)
+CA_INLINE CUresult find_default(CUcontext current, CUstream handle, bool ask,
+                                ca_context_t **context, ca_stream_t **found)
 {
-    CUcontext current, owner;
+    CUcontext owner;
     ca_context_t *of;
-    *context = ca_context_current(ask, &current);
+    *found = NULL;
     ca_context_note_asked(*context);
     if (!current && ca_context_check_current() == CUDA_ERROR_INVALID_CONTEXT)
         return CUDA_ERROR_INVALID_CONTEXT; /* no thread has these streams without one */
@@ -348,16 +350,18 @@ static CUresult find_default(CUstream handle, bool ask, ca_context_t **context, 
     return CUDA_SUCCESS;
 }
 
-CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_stream_t **found)
+/* Whether the handle is of a stream that depends on the current context. */
+static bool in_current(CUstream handle)
+{
+    return handle == CU_STREAM_LEGACY ||
+           (handle == CU_STREAM_PER_THREAD && !CA_MUTATED(own_stream_shared));
+}
+
+CA_INLINE CUresult find_created(CUstream handle, bool ask, ca_context_t **context,
+                                ca_stream_t **found)
 {
     *context = NULL;
     *found = NULL;
-    if (!handle)
-        handle = CU_STREAM_LEGACY;
-    if (handle == CU_STREAM_LEGACY ||
-        (handle == CU_STREAM_PER_THREAD && !CA_MUTATED(own_stream_shared))) {
-        return find_default(handle, ask, context, found);
-    }
     if (!ca_hooks_in_place() && !is_same_stream(handle))
         return CUDA_SUCCESS; /* the driver has to serve it */
     unsigned now = atomic_load_explicit(&generation, memory_order_acquire);
@@ -393,6 +397,26 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
         thread_state->answers[hash_of(handle) % ANSWERS] =
             (answer_t){handle, now, *context, life, *found};
     return CUDA_SUCCESS;
+}
+
+CUresult ca_streams_find_in(CUcontext current, CUstream handle, ca_context_t **context,
+                            ca_stream_t **found)
+{
+    if (!handle)
+        handle = CU_STREAM_LEGACY;
+    return in_current(handle) ? find_default(current, handle, true, context, found)
+                              : find_created(handle, true, context, found);
+}
+
+CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_stream_t **found)
+{
+    CUcontext current;
+    if (!handle)
+        handle = CU_STREAM_LEGACY;
+    if (!in_current(handle))
+        return find_created(handle, ask, context, found);
+    *context = ca_context_current(ask, &current);
+    return find_default(current, handle, ask, context, found);
 }
 
 /* Of the default streams those of `context`, NULL for none; of the threads' own this one's. */

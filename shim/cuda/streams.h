@@ -17,6 +17,11 @@
  * stream: the default ones of green contexts. */
 CUresult ca_streams_find(CUstream stream, bool ask, ca_context_t **context, ca_stream_t **found);
 
+/* The same, with `ask`, for a caller that has looked up the current context: `context` is its entry
+ * on entry, as ca_context_current returns it. */
+CUresult ca_streams_find_in(CUcontext current, CUstream stream, ca_context_t **context,
+                            ca_stream_t **found);
+
 /* The pool's stream, of a context that is about to end too; NULL where it was not met before. Makes
  * no driver call but cuCtxGetCurrent. */
 ca_stream_t *ca_streams_known(CUstream stream);

@@ -472,6 +472,15 @@ static void in_child(void)
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* On the thread's own stream and on one that was made, with no other call of CUDA between. */
+static void pairs(void)
+{
+    const cudaStream_t streams[] = {cudaStreamPerThread, make_stream()};
+    for (int i = 0; i < 500; i++)
+        for (int s = 0; s < 2; s++)
+            give(allocate(4096, streams[s]), streams[s]);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -484,7 +493,8 @@ int main(int argc, char **argv)
                  {"own", own},           {"shared_pool", shared_pool},
                  {"handles", handles},   {"reset", reset},
                  {"capture", capture},   {"refusal", refusal},
-                 {"full", full},         {"fork", in_child}};
+                 {"full", full},         {"fork", in_child},
+                 {"pairs", pairs}};
     CHECK(argc > 1);
     if (argc < 3 && !dlsym(RTLD_DEFAULT, "cachealloc_alloc")) {
         puts("no shim");
