@@ -217,13 +217,19 @@ void ca_graph_memory_acquired(uint64_t address, void *block, uint16_t context)
     ca_lock_drop(&lock);
 }
 
+/* Then there is none of an address that is freed now: another thread notes one only before. */
+static bool none_noted(void)
+{
+    return atomic_load_explicit(&block_count, memory_order_relaxed) == 0;
+}
+
 bool ca_graph_memory_wanted(uint64_t address)
 {
     if (!on())
         return false;
     if (ca_capture_active() || atomic_load(&blind))
         return true;
-    if (atomic_load(&block_count) == 0)
+    if (none_noted())
         return false;
     ca_lock_take(&lock);
     const node_t *node = *place(blocks, address);
@@ -235,6 +241,8 @@ bool ca_graph_memory_wanted(uint64_t address)
 bool ca_graph_memory_keep_slow(const ca_allocation_t *record)
 {
     bool wanted = ca_graph_memory_wanted(record->address);
+    if (!wanted && none_noted())
+        return false;
     size_t bytes = wanted ? ca_block_bytes(record->owner) : 0;
     ca_lock_take(&lock);
     node_t **at = place(blocks, record->address);
