@@ -6,11 +6,13 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 import types
 
 import pytest
 
 import conftest
+import test_adaptors
 
 # Of a cudaMalloc and cudaFree of 1 KiB that the thread's stock serves, leak tracking on, the
 # simulated driver's own included. To be lowered, never raised.
@@ -425,8 +427,9 @@ def torch_steps(build, tmp_path, package, step, *arguments):
                   env={"PYTHONPATH": tmp_path})
 
 
-HAS_DEVICE = """
-__version__ = "1.0"
+# The package cachealloc finds in it what it asks PyTorch for.
+HAS_DEVICE = textwrap.dedent(test_adaptors.TORCH) + """
+__version__, version.cuda = "2.15", "13.2"
 class ones:
     def __init__(self, count, device): pass
     def item(self): return 1
@@ -437,7 +440,7 @@ def test_steps_of_torch_are_compared_in_one_table(build, tmp_path):
     result = torch_steps(build, tmp_path, HAS_DEVICE, STEP, "--steps", 8)
 
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("torch 1.0, step.py; a step of 16 ")
+    assert result.stdout.startswith("torch 2.15, step.py; a step of 16 ")
     steps, _, python = result.stdout.partition("\nwhat Python frames take of the capture of ")
     head, rows = table_of(steps)
     assert head == ["", "CPU ms", "wall ms", "launches", "allocations and frees", "records",
@@ -445,7 +448,8 @@ def test_steps_of_torch_are_compared_in_one_table(build, tmp_path):
     times = ["1.25 (1.25..1.25)", "2.50 (2.50..2.50)"]
     for way in ("native", "plain"):  # nothing in that script knows of a cache
         assert rows[way] == [*times, "2.0", "2.0", "0.0", "0.0", "4.0", "32"]
-    assert set(rows) == {"native", "plain", "cachealloc", "cachealloc_order"}
+    assert set(rows) == {"native", "plain", "cachealloc", "cachealloc_order", "plugin"}
+    assert rows["plugin"] == rows["native"]  # nor of another allocator
     for way in ("cachealloc", "cachealloc_order"):
         assert rows[way][:3] == [*times, "2.0"] and rows[way][4] == "1.0", rows
     # In order one block serves every step.

@@ -3,8 +3,8 @@
 
     torch_steps.py --python PATH [--script FILE]    (make bench-torch PYTHON=... TORCH_SCRIPT=...)
 
-by PyTorch's own cache, with that off, and with this library in its place (`reuse:auto`,
-`reuse:order`). PATH is an interpreter that has torch, FILE a script as torch_train.py says at its
+by PyTorch's own cache, with that off, with this library in its place (`reuse:auto`, `reuse:order`),
+and with the library as PyTorch's allocator (`cachealloc.torch`). PATH is an interpreter that has torch, FILE a script as torch_train.py says at its
 top. The ways take turns for some rounds; times are medians, with the least and the most. Calls
 are those that the simulator counted of twice as many steps, less those of the steps. Memory is
 what the device gave at most. A second table has what the Python frames of the captured call stacks
@@ -26,9 +26,11 @@ import tempfile
 import tables
 
 CACHE_OFF = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+TESTS = pathlib.Path(__file__).parents[1]
+PLUGIN = {}  # the library is opened, not preloaded
 # (title, environment, ALLOC_CONF where the library is preloaded)
 WAYS = [("native", {}, None), ("plain", CACHE_OFF, None), ("cachealloc", CACHE_OFF, "reuse:auto"),
-        ("cachealloc_order", CACHE_OFF, "reuse:order,log:info")]
+        ("cachealloc_order", CACHE_OFF, "reuse:order,log:info"), ("plugin", PLUGIN, None)]
 ENDS = re.compile(r"memory in flight is not reused from now on: .*")
 DEVICE = "memory:80G,arch:90,latencies:h100,kernel_ns:10000"
 PROBE = "import torch; torch.ones(1, device='cuda').item(); print(torch.__version__)"
@@ -63,6 +65,11 @@ def run(args, way, *command, steps=0, library=None):
            if key not in ("ALLOC_CONF", "CACHEALLOC_CONF", "LD_PRELOAD", "SIMCUDA", *CACHE_OFF)}
     folders = [str(args.build / "simcuda"), env.get("LD_LIBRARY_PATH")]
     env.update(extra, STEPS=str(steps), LD_LIBRARY_PATH=":".join(filter(None, folders)))
+    if extra is PLUGIN:
+        env["CACHEALLOC_LIBRARY"] = str(args.build / "libcachealloc.so")
+        paths = [str(TESTS.parent / "python"), env.get("PYTHONPATH")]
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        command = (TESTS / "torch" / "plugin_steps.py", "plugin", *command)
     if conf:
         env.update(LD_PRELOAD=str(library or args.build / "libcachealloc.so"), ALLOC_CONF=conf)
     with tempfile.NamedTemporaryFile(suffix=".json") as counted:
