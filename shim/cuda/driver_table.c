@@ -74,13 +74,28 @@ static void *look_up(void *handle, const char *symbol)
     return is_ours(address) ? NULL : address;
 }
 
+typedef struct ca_used {
+    const char *symbol;
+    size_t offset; /* as in ca_wrapped_t */
+} ca_used_t;
+
+static const ca_used_t used[] = {
+#define CA_DRIVER_USED(symbol) {#symbol, offsetof(ca_driver_t, symbol)},
+#include "shim/hooks/hooks.def"
+};
+
+static void find(ca_driver_t *driver, void *handle, const char *symbol, size_t offset)
+{
+    void *real = look_up(handle, symbol);
+    memcpy((char *)driver + offset, &real, sizeof(real));
+}
+
 static void fill(ca_driver_t *driver, void *handle)
 {
-#define CA_DRIVER(symbol, ...)                                                                     \
-    driver->symbol = (__typeof__(driver->symbol))look_up(handle, #symbol);
-#define CA_DRIVER_USED(symbol)                                                                     \
-    driver->symbol = (__typeof__(driver->symbol))look_up(handle, #symbol);
-#include "shim/hooks/hooks.def"
+    for (size_t i = 0; i < WRAPPED_COUNT; i++)
+        find(driver, handle, wrapped[i].symbol, wrapped[i].offset);
+    for (size_t i = 0; i < sizeof(used) / sizeof(used[0]); i++)
+        find(driver, handle, used[i].symbol, used[i].offset);
 }
 
 const ca_driver_t *ca_driver_resolve(void *handle)
