@@ -33,6 +33,10 @@ $B/tests/simcuda/selftest: $(SIM_SELFTEST)
 $B/tests/simcuda/selftest_race: $(addprefix simcuda/selftest,_race.c _dead.c _race_graph.c _race_deferred.c \
     _race_memory.c _race_vmm.c)
 $B/tests/simcuda/selftest_shadow: simcuda/selftest_shadow.c simcuda/driver/shadow.c
+# They drive what is tested, and are compiled without optimisation, as the programs of tests/preload.
+ifeq ($(BUILD),release)
+$(SIM_SELFTESTS): OPT += -O0
+endif
 $(SIM_SELFTESTS): $(SIM_SELFTEST_H) $(SIM)/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -MMD -MP,$(ALL_CFLAGS)) -UNDEBUG -isystem $(CUDA_INC) -o $@ \
