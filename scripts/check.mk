@@ -140,14 +140,17 @@ $(PROGRAMS) $(PROBE) $(BENCH) $B/callgraphs/callgraphs:
 	@mkdir -p $(@D)
 	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) $(OLD_LIBC) -ldl -lpthread -lm $(LDFLAGS)
 
-# What is built in $B alone, so that it may go on beside another make.
-own-tests: lib $(UNIT) $(OPTION_TABLE) $B/libcachealloc-debug.so $(UNIT_DEBUG) $B/cachealloc.7
-tests: own-tests
-ifneq ($(BUILD),asan)
 # Of `make check BUILD=tsan`: the modules that conftest.SANITIZED names run nothing else. Whatever K
 # or T names may.
-FEW := $(if $(filter tsan-check,$(BUILD)-$(TIER)),$(UNIT) $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) \
-    $(RANDOM) $(ROWS) $(OPTION_TABLE))
+ifeq ($(BUILD)-$(TIER),tsan-check)
+RACED := $(filter-out $(patsubst %,$B/tests/unit/%,$(shell cat tests/unit/not_raced.txt)),$(UNIT))
+FEW := $(RACED) $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) $(RANDOM) $(ROWS) $(OPTION_TABLE)
+endif
+
+# What is built in $B alone, so that it may go on beside another make.
+own-tests: lib $(or $(RACED),$(UNIT)) $(OPTION_TABLE) $B/libcachealloc-debug.so $(UNIT_DEBUG) $B/cachealloc.7
+tests: own-tests
+ifneq ($(BUILD),asan)
 own-tests: all $(or $(FEW),$(PROGRAMS) $(PROBE) $(TEST_TOOLS))
 else
 # What it finds is in code that it compiled, and that is ours alone: the simulator and the programs

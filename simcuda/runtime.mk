@@ -7,7 +7,10 @@ SIM_RT12_OBJ := $(filter-out $(foreach f,version $(SIM_RT12_CHANGED),%/$f.o),$(S
     $(patsubst %,$B/obj/simcuda/runtime12/%.o,forms version $(SIM_RT12_CHANGED))
 SIM_RT_STATIC_OBJ := $(SIM_RT_OBJ:$B/obj/simcuda/runtime/%=$B/obj/simcuda/static/%)
 
+# No test asks for them where another architecture or races are looked at (check.mk: FEW).
+ifeq ($(filter aarch64 tsan-check,$(BUILD) $(BUILD)-$(TIER)),)
 simcuda: $(SIM)/libcudart.so.12 $(SIM)/libcudart_static.a
+endif
 
 $B/obj/simcuda/runtime12/version.o: simcuda/runtime/version.c
 	@mkdir -p $(@D)
