@@ -195,7 +195,8 @@ def test_arrows_choose_one_of_several_processes(paged, start):
     first, second = sorted((session.pid, other.pid))
     size = {session.pid: r"3\.0", other.pid: r"77\.0"}
 
-    lines = terminal.wait_for(r"program \(\d+\)$", rf"^ +{first} ", rf"^ +{second} ")
+    # The list is drawn before what is below it, and the screen may be read between the two.
+    lines = terminal.wait_for(r"program \(\d+\)$", rf"^ +{first} ", rf"^ +{second} ", r", pid \d")
 
     def pid_in(lines):
         return next(int(line.split("pid ")[1].split()[0]) for line in lines if ", pid " in line)
