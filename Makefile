@@ -23,7 +23,9 @@ DESTDIR ?=
 CUDA_INC := $(shell scripts/deps.sh --cuda-include)
 
 WARN := -Wall -Wextra -Werror
-BASE := -std=c11 -D_GNU_SOURCE $(WARN) -fvisibility=hidden -fPIC -g -I.
+# A sanitizer's report names functions and lines, which is the lesser part of debug information.
+DEBUG_INFO := $(if $(filter asan tsan,$(BUILD)),-g1,-g)
+BASE := -std=c11 -D_GNU_SOURCE $(WARN) -fvisibility=hidden -fPIC $(DEBUG_INFO) -I.
 OPT_release := -O2 -DNDEBUG
 OPT_aarch64 := $(OPT_release)
 # Given away: what is in it must not depend on the folder in which it was built.

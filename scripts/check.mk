@@ -64,13 +64,16 @@ SOAK_OBJ := $(call test_objects,tests/soak/*.c)
 DEMO_OBJ := $(call test_objects,tests/demo/*.c)
 
 # In the release build these drive what is tested, and their own speed is not looked at, but for
-# those that `make bench-gpu` times: compiled without optimisation, unit programs with less, for
-# some of them have a model of a pool that takes its time. The sanitizers' builds compile all of
-# them with it, so no warning that needs it is lost.
+# those that `make bench-gpu` times: compiled without optimisation, with less where a unit program
+# has a model of a pool, or asks for long. The sanitizers' builds compile all of them with it, so no
+# warning that needs it is lost.
 TIMED := mix threads graphs pitched versioned
+LONG := failures fences ordered pool_random pool_threads registry sample view
 ifeq ($(BUILD),release)
 $(filter-out $(TIMED:%=$B/obj/tests/preload/%.o),$(PRELOAD_OBJ)) $(PARITY_OBJ): OPT += -O0
-$(UNIT_OBJ) $(UNIT_HELPER_OBJ): OPT += -O1
+LONG_OBJ := $(LONG:%=$B/obj/tests/unit/test_%.o) $(UNIT_HELPER_OBJ)
+$(LONG_OBJ): OPT += -O1
+$(filter-out $(LONG_OBJ),$(UNIT_OBJ)): OPT += -O0
 endif
 
 # Where there is no toolkit, the headers have to be brought first.
