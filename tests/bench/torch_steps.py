@@ -4,13 +4,13 @@
     torch_steps.py --python PATH [--script FILE]    (make bench-torch PYTHON=... TORCH_SCRIPT=...)
 
 by PyTorch's own cache, with that off, with this library in its place (`reuse:auto`, `reuse:order`),
-and with the library as PyTorch's allocator (`cachealloc.torch`). PATH is an interpreter that has torch, FILE a script as torch_train.py says at its
-top. The ways take turns for some rounds; times are medians, with the least and the most. Calls
-are those that the simulator counted of twice as many steps, less those of the steps. Memory is
-what the device gave at most. A second table has what the Python frames of the captured call stacks
-take (tests/bench/python_part.c), in the run of the script whose median is the least. All of it is
-in bench_torch.json too. Where there is no torch, or it
-finds no device, that is said, and the exit status is 0.
+and with the library as PyTorch's allocator (`cachealloc.torch`). PATH is an interpreter that has
+torch, FILE a script as torch_train.py says at its top. The ways take turns for some rounds; times
+are medians, with the least and the most. Calls are those that the simulator counted of twice as
+many steps, less those of the steps. Memory is what the device gave at most. A second table has what
+the Python frames of the captured call stacks take (tests/bench/python_part.c), in the run of the
+script whose median is the least. All of it is in bench_torch.json too. Where there is no torch, or
+it finds no device, that is said, and the exit status is 0.
 """
 
 import argparse
