@@ -168,12 +168,13 @@ borrowed: FORCE
 	    [ -L $B/$$one ] || rm -rf "$B/$$one"; ln -sfn "$(CURDIR)/build/$$one" $B/$$one; done
 endif
 
-# What tests/test_aarch64.py runs under an emulator, where there is a compiler for it.
+# What tests/test_aarch64.py runs under an emulator, where there is a compiler for it: with lines and
+# no variables, since no debugger is there.
 CROSS_CC := $(if $(filter release,$(BUILD)),$(shell command -v aarch64-linux-gnu-gcc))
 CROSS_PROGRAMS := versioned threads life_children plugin_host plugin_alloc.so plugin_next.so next_dlsym \
     lookups_host drv_procaddr drv_mix unknown_host
 aarch64: | $(CUDA_INC)/cuda.h
-	@$(MAKE) -s --no-print-directory BUILD=aarch64 CC=$(CROSS_CC) CFLAGS= LDFLAGS= all \
+	@$(MAKE) -s --no-print-directory BUILD=aarch64 CC=$(CROSS_CC) DEBUG_INFO=-g1 CFLAGS= LDFLAGS= all \
 	    $(CROSS_PROGRAMS:%=build-aarch64/tests/preload/%)
 
 # What tests marked other_build look at, which `make check` leaves out. Nothing else writes what is
