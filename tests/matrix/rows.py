@@ -8,7 +8,6 @@ for each.
 """
 
 import dataclasses
-import os
 import pathlib
 import re
 import typing
@@ -110,7 +109,7 @@ def python():
 INTERPOSERS = {
     "libfaketime": ("time", ["faketime/libfaketime.so.1", "faketime/libfaketimeMT.so.1"], {}),
     "heaptrack": ("malloc", ["heaptrack/libheaptrack_preload.so"],
-                  {"DUMP_HEAPTRACK_OUTPUT": os.devnull}),
+                  {"DUMP_HEAPTRACK_OUTPUT": "heaptrack.$$"}),  # which it locks
     "jemalloc": ("malloc", ["libjemalloc.so.2"], {}),
     "tcmalloc": ("malloc", ["libtcmalloc_minimal.so.4"], {}),
 }
@@ -169,7 +168,7 @@ def check(row, lane, directory, mutation=None):
     def go(shim, **kwargs):
         own = [*conftest.SANITIZER_PRELOAD, shim] if shim else []
         preload = [str(word) for word in (others[0], *own, others[1]) if word]
-        result = run(command, sim=row.sim, stats=True, preload=False, **kwargs,
+        result = run(command, sim=row.sim, stats=True, preload=False, cwd=directory, **kwargs,
                      env={**env, **({"LD_PRELOAD": " ".join(preload)} if preload else {})})
         calls = result.sim["calls"].get("cuMemAlloc_v2", 0)
         return calls, (result.rc, result.out, re.sub(r"\b\d+\b", "N", result.err))
