@@ -455,11 +455,12 @@ def test_steps_of_torch_are_compared_in_one_table(build, tmp_path):
     # In order one block serves every step.
     assert rows["cachealloc_order"][3] == "0.0" and rows["cachealloc_order"][7] == "32"
     written = json.loads((tmp_path / "bench_torch.json").read_text())
-    assert [one["way"] for one in written if one["way"] != "python_frames"] == [*rows]
+    assert [one["way"] for one in written if "kind" not in one] == [*rows]
     assert "not reused" not in result.stdout
     if not (build / "bench" / "python_part.so").exists():
         assert not python
         return
+    python, _, whole = python.partition("\nwhat the whole of it takes, ")
     head, rows = table_of(python)
     assert head == ["", "captures", "median ns", "p90 ns", "target"]
     # Each of 16 steps allocates and frees, by the same stacks.
@@ -467,6 +468,11 @@ def test_steps_of_torch_are_compared_in_one_table(build, tmp_path):
     assert captures["all"] == sum(captures.values()) / 2 >= 16 and rows["all"][3] == "<= 100"
     assert 0 < captures["a new one"] < captures["a stack that was captured before"]
     assert float(rows["all"][1].replace(",", "")) > 0
+    head, rows = table_of(whole)
+    assert head == ["", "median ns", "p90 ns", "without, median ns", "without, p90 ns"]
+    assert set(rows) == {"the first thread", "all"} and rows["all"] == rows["the first thread"]
+    counts = [one["captures"] for one in written if one.get("kind") == "all"]
+    assert len(counts) == 3 and min(counts) >= 16
 
 
 def test_where_reuse_in_order_ends_its_reason_stands_below_the_table(build, tmp_path):

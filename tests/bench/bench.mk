@@ -23,7 +23,8 @@ $(BENCH_PYTHON): $B/obj/tests/bench/python_part.o $(CORE_OBJ) $(SHIM_OBJ) $B/exp
 	@mkdir -p $(@D)
 	$(CC) $(OPT) -shared -o $@ $(filter %.o,$^) -Wl,--version-script=$B/exports.map -Wl,-Bsymbolic \
 	    -Wl,-z,relro,-z,now,-z,nodelete \
-	    -Wl,--wrap=ca_python_here,--wrap=ca_python_find,--wrap=ca_python_keep $(SO_UNDEF) -ldl -lpthread $(LDFLAGS)
+	    -Wl,--wrap=ca_stack_capture,--wrap=ca_python_here,--wrap=ca_python_find,--wrap=ca_python_keep \
+	    $(SO_UNDEF) -ldl -lpthread $(LDFLAGS)
 $(BENCH): LINK = -L$(SIM) -lcudart -lcuda
 $(BENCH): | simcuda
 $B/bench/cub $B/bench/rmm: LINKER = $(CXX)

@@ -10,15 +10,29 @@
  *   new      merged, from the look-up that failed on
  *   none     of a thread that has no Python frames, as of those that run backwards
  *   all      of these
+ *
+ * Where PYTHON_PART_OF says `capture`, it is the whole capture instead, native frames and all, to
+ * be compared with a run that has no Python frames:
+ *
+ *   first    of the process's first thread
+ *   others   of the others
+ *   all      of these
  */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "registry/python/python.h"
+#include "registry/stack/stack.h"
+
+uint32_t __real_ca_stack_capture(void);
+uint32_t __wrap_ca_stack_capture(void);
 
 ca_python_at_t __real_ca_python_here(void);
 ca_python_at_t __wrap_ca_python_here(void);
@@ -29,8 +43,9 @@ uint32_t __wrap_ca_python_find(ca_python_thread_t *thread, const ca_python_at_t 
 void __real_ca_python_keep(ca_python_thread_t *thread, uint32_t native, uint32_t id);
 void __wrap_ca_python_keep(ca_python_thread_t *thread, uint32_t native, uint32_t id);
 
-enum { KNOWN, NEW, NONE, ALL, KINDS };
-static const char *const kinds[KINDS] = {"known", "new", "none", "all"};
+enum { KNOWN, NEW, NONE, FIRST, OTHERS, ALL, KINDS };
+static const char *const kinds[KINDS] = {"known", "new", "none", "first", "others", "all"};
+static bool is_whole; /* of the whole capture */
 
 #define TICKS 65536u /* those that take more count as so many */
 static _Atomic uint32_t times[KINDS][TICKS];
@@ -73,7 +88,7 @@ static __attribute__((noinline)) void nothing(void)
     __asm__ volatile("");
 }
 
-ca_python_at_t __wrap_ca_python_here(void)
+static void read_clock(void)
 {
     for (int reading = 0; reading < 2; reading++) { /* the first one displaces nothing any more */
         began = ticks();
@@ -82,6 +97,26 @@ ca_python_at_t __wrap_ca_python_here(void)
     }
     before = 0;
     began = ticks();
+}
+
+uint32_t __wrap_ca_stack_capture(void)
+{
+    static _Thread_local enum { UNKNOWN, IS_FIRST, IS_OTHER } thread;
+    if (!is_whole)
+        return __real_ca_stack_capture();
+    if (thread == UNKNOWN)
+        thread = syscall(SYS_gettid) == getpid() ? IS_FIRST : IS_OTHER;
+    read_clock();
+    uint32_t id = __real_ca_stack_capture();
+    note(thread == IS_FIRST ? FIRST : OTHERS);
+    return id;
+}
+
+ca_python_at_t __wrap_ca_python_here(void)
+{
+    if (is_whole)
+        return __real_ca_python_here();
+    read_clock();
     ca_python_at_t at = __real_ca_python_here();
     if (at.frame == 0)
         note(NONE);
@@ -93,6 +128,8 @@ ca_python_at_t __wrap_ca_python_here(void)
 uint32_t __wrap_ca_python_find(ca_python_thread_t *thread, const ca_python_at_t *at,
                                uint32_t native)
 {
+    if (is_whole)
+        return __real_ca_python_find(thread, at, native);
     began = ticks();
     uint32_t id = __real_ca_python_find(thread, at, native);
     if (id != 0)
@@ -103,7 +140,8 @@ uint32_t __wrap_ca_python_find(ca_python_thread_t *thread, const ca_python_at_t 
 void __wrap_ca_python_keep(ca_python_thread_t *thread, uint32_t native, uint32_t id)
 {
     __real_ca_python_keep(thread, native, id);
-    note(NEW);
+    if (!is_whole)
+        note(NEW);
 }
 
 static double ns_of_tick;
@@ -123,6 +161,8 @@ __attribute__((constructor)) static void calibrate(void)
         continue;
     double to_ns = now_ns();
     ns_of_tick = (to_ns - from_ns) / (double)(ticks() - from);
+    const char *of = getenv("PYTHON_PART_OF");
+    is_whole = of && strcmp(of, "capture") == 0;
 }
 
 static uint64_t count_of(int kind)

@@ -9,7 +9,7 @@ torch, FILE a script as torch_train.py says at its top. The ways take turns for 
 are medians, with the least and the most. Calls are those that the simulator counted of twice as
 many steps, less those of the steps. Memory is what the device gave at most. A second table has what
 the Python frames of the captured call stacks take (tests/bench/python_part.c), in the run of the
-script whose median is the least. All of it is in bench_torch.json too. Where there is no torch, or
+script whose median is the least, and what whole captures take with them and without. All of it is in bench_torch.json too. Where there is no torch, or
 it finds no device, that is said, and the exit status is 0.
 """
 
@@ -45,6 +45,7 @@ CALLS = {
 # Kinds of captures, as python_part.c has them.
 PYTHON_KINDS = {"known": "a stack that was captured before", "new": "a new one",
                 "none": "a thread without Python frames", "all": "all"}
+CAPTURE_KINDS = {"first": "the first thread", "others": "other threads", "all": "all"}
 PYTHON_TARGET = "<= 100"
 LIMIT_S = 600  # for one run
 
@@ -86,16 +87,25 @@ def run(args, way, *command, steps=0, library=None):
     return last_line(done.stdout), json.loads(counts or "{}")
 
 
-def measure_python(args):
-    """What Python frames take of each capture, by kind; {} where that was not built, or nothing was
-    captured. The least of some runs: what else the machine does only adds to it."""
+def measure_python(args, conf, **env):
+    """What captures take, by kind; {} where that was not built, or nothing was captured. The least of
+    some runs: what else the machine does only adds to it."""
     library, runs = args.build / "bench" / "python_part.so", []
     for _ in range(args.rounds if library.exists() else 0):
         with tempfile.NamedTemporaryFile(suffix=".json") as told:
-            run(args, ("python", {**CACHE_OFF, "PYTHON_PART": told.name}, "stacks:all"), args.script,
+            run(args, ("python", {**CACHE_OFF, "PYTHON_PART": told.name, **env}, conf), args.script,
                 steps=2 * args.steps, library=library)
             runs.append(json.loads(told.read() or "{}"))
-    return min(filter(None, runs), key=lambda kinds: kinds["all"]["median_ns"], default={})
+    kinds = min(filter(None, runs), key=lambda kinds: kinds["all"]["median_ns"], default={})
+    return {kind: one for kind, one in kinds.items() if one["captures"]}
+
+
+def measure_captures(args):
+    """What the Python frames of a capture take, and the whole of it with them and without."""
+    whole = {"PYTHON_PART_OF": "capture"}
+    return {"python_frames": measure_python(args, "stacks:all"),
+            "capture": measure_python(args, "stacks:all", **whole),
+            "capture_native": measure_python(args, "stacks:all,python:off", **whole)}
 
 
 def calls_of(counts):
@@ -144,13 +154,20 @@ def show(results, version, args):
          for one in results])
 
 
-def show_python(kinds):
+def show_python(captures):
     print("\nwhat Python frames take of the capture of a call stack:\n")
     tables.print_rows(
         ["", "captures", "median ns", "p90 ns", "target"],
         [[PYTHON_KINDS[kind], f"{one['captures']:,}", f"{one['median_ns']:,.0f}",
           f"{one['p90_ns']:,.0f}", PYTHON_TARGET if kind == "all" else ""]
-         for kind, one in kinds.items() if one["captures"]])
+         for kind, one in captures["python_frames"].items()])
+    print("\nwhat the whole of it takes, with Python frames and with python:off:\n")
+    tables.print_rows(
+        ["", "median ns", "p90 ns", "without, median ns", "without, p90 ns"],
+        [[title, *(f"{captures[way][kind][figure]:,.0f}" for way in ("capture", "capture_native")
+                   for figure in ("median_ns", "p90_ns"))]
+         for kind, title in CAPTURE_KINDS.items()
+         if kind in captures["capture"] and kind in captures["capture_native"]])
 
 
 def main(argv):
@@ -176,17 +193,18 @@ def main(argv):
         return 0
     try:
         results = measure(args)
-        python = measure_python(args)
+        captures = measure_captures(args)
     except Failed as error:
         print(f"bench-torch: {error}", file=sys.stderr)
         return 1
     path = (args.output or args.build) / "bench_torch.json"
     path.write_text("[\n" + ",\n".join(json.dumps(one) for one in (
-        *results, *({"way": "python_frames", "kind": kind, **one} for kind, one in python.items())
+        *results, *({"way": way, "kind": kind, **one}
+                    for way, kinds in captures.items() for kind, one in kinds.items())
     )) + "\n]\n")
     show(results, version, args)
-    if python:
-        show_python(python)
+    if captures["python_frames"]:
+        show_python(captures)
     for note in [*args.notes, path]:
         print(f"bench-torch: {note}")
     return 0
