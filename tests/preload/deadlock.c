@@ -20,6 +20,7 @@
 #define BUFFERS_MOST 4096
 #define HOGS_MOST 65536
 #define MIB ((size_t)1 << 20)
+#define END_BYTES ((size_t)16 << 10)
 
 static void *buffers[BUFFERS_MOST], *hogs[HOGS_MOST];
 static size_t bytes, count, hog_count;
@@ -31,12 +32,21 @@ static size_t bytes_of(size_t i)
     return bytes ? bytes : mixed[i % (sizeof(mixed) / sizeof(mixed[0]))];
 }
 
+/* Both ends are written: a device that is full, filled over and over, is most of what this takes.
+ */
+static void use(char *at, size_t size, int value, cudaStream_t stream)
+{
+    size_t end = size < END_BYTES ? size : END_BYTES;
+    OK(cudaMemsetAsync(at, value, end, stream));
+    OK(cudaMemsetAsync(at + size - end, value, end, stream));
+}
+
 /* Allocates and uses on a stream that waits for nobody: what is handed out must be usable. */
 static void allocate(size_t n, size_t times)
 {
     for (size_t i = 0; i < n; i++) {
         OK(cudaMalloc(&buffers[i], times * bytes_of(i)));
-        OK(cudaMemsetAsync(buffers[i], (int)i, times * bytes_of(i), other));
+        use(buffers[i], times * bytes_of(i), (int)i, other);
     }
     OK(cudaStreamSynchronize(other));
 }
@@ -86,7 +96,7 @@ static void once(const char *name)
     size_t n = count, times = 1;
     if (strcmp(name, "used") == 0)
         for (size_t i = 0; i < n; i++)
-            OK(cudaMemsetAsync(buffers[i], 1, bytes_of(i), i % 2 ? work : other));
+            use(buffers[i], bytes_of(i), 1, i % 2 ? work : other);
     release(n);
     if (strcmp(name, "idle") == 0 || strcmp(name, "grow") == 0)
         OK(cudaDeviceSynchronize());
