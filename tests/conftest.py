@@ -5,6 +5,7 @@ flavour than build/. A test that measures time is marked `alone`: no other test 
 """
 
 import fcntl
+import gc
 import json
 import os
 import pathlib
@@ -306,6 +307,28 @@ def pytest_ignore_collect(collection_path):
     if SANITIZER and TIER != "night" and collection_path.suffix == ".py":
         return name not in SANITIZED[SANITIZER] or None
     return None
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection(session):
+    """Where nothing is kept of rewritten assertions yet, the first worker rewrites them and the
+    others wait for it. What is collected lives on: nobody looks for garbage in it."""
+    gc.disable()
+    if "PYTEST_XDIST_WORKER" not in os.environ and session.config.getoption("numprocesses", None):
+        yield  # it has workers, and reads no module itself
+    else:
+        kept = pathlib.Path(sys.pycache_prefix)
+        kept.mkdir(parents=True, exist_ok=True)
+        with open(kept / "lock", "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            first = not (kept / "whole").exists()
+            if not first:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+            yield
+            if first:
+                (kept / "whole").touch()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

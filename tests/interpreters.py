@@ -1,11 +1,13 @@
 """Which CPython there is here of those whose frames the library reads."""
 
+import functools
 import glob
 import os
 import subprocess
 import sys
 
 
+@functools.lru_cache(maxsize=None)
 def version_of(path):
     result = subprocess.run([path, "-c", "import sys; print(*sys.version_info[:2], "
                                          "sys.implementation.name)"],
