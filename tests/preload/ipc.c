@@ -38,11 +38,10 @@ static bool sees(const order_t *order)
 {
     void *base = NULL;
     unsigned char *copy = malloc(order->bytes);
-    bool same = true;
     OK(cudaIpcOpenMemHandle(&base, order->handle, cudaIpcMemLazyEnablePeerAccess));
     OK(cudaMemcpy(copy, (char *)base + order->offset, order->bytes, cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < order->bytes; i++)
-        same &= copy[i] == order->value;
+    /* Each byte is the one before it: megabytes are compared here, in a program not optimised. */
+    bool same = copy[0] == order->value && memcmp(copy, copy + 1, order->bytes - 1) == 0;
     free(copy);
     return same;
 }
