@@ -20,11 +20,11 @@ static void whole_pages(void *at, size_t n)
 }
 
 /* A thread sanitizer looks at every word that memset and memmove touch, and keeps four for it: half
- * the time of such a run. Of what is longer than a page it sees both ends and the first byte of
- * each page, so two threads at the same memory are seen where it begins or ends alike and where
- * they share a page; what they share of less is race.c's to find. */
+ * the time of such a run. Of what is longer than a page it sees both ends and a byte of each 256,
+ * to which all memory of a device is aligned: of two that overlap the later one begins at a byte
+ * that is seen of the other. */
 #ifdef __SANITIZE_THREAD__
-enum { PAGE_BYTES = 4096 };
+enum { SHORT_BYTES = 4096, ALIGNED_BYTES = 256 };
 
 void __tsan_read1(void *at);
 void __tsan_write1(void *at);
@@ -38,14 +38,14 @@ static void seen(const void *range, size_t n, void (*touch)(void *))
     char *at = (char *)range, *end = at + n;
     touch(at);
     touch(end - 1);
-    for (at += -(uintptr_t)at % PAGE_BYTES; at < end; at += PAGE_BYTES) {
+    for (at += -(uintptr_t)at % ALIGNED_BYTES; at < end; at += ALIGNED_BYTES) {
         touch(at);
     }
 }
 
 static bool unwatched_begin(void *to, const void *from, size_t n)
 {
-    if (n <= PAGE_BYTES) {
+    if (n <= SHORT_BYTES) {
         return false;
     }
     if (from) {
