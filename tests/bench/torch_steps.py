@@ -9,8 +9,9 @@ torch, FILE a script as torch_train.py says at its top. The ways take turns for 
 are medians, with the least and the most. Calls are those that the simulator counted of twice as
 many steps, less those of the steps. Memory is what the device gave at most. A second table has what
 the Python frames of the captured call stacks take (tests/bench/python_part.c), in the run of the
-script whose median is the least, and what whole captures take with them and without. All of it is in bench_torch.json too. Where there is no torch, or
-it finds no device, that is said, and the exit status is 0.
+script whose median is the least, and a third what whole captures take with them and without. All of
+it is in bench_torch.json too. Where there is no torch, or it finds no device, that is said, and the
+exit status is 0.
 """
 
 import argparse
@@ -88,8 +89,8 @@ def run(args, way, *command, steps=0, library=None):
 
 
 def measure_python(args, conf, **env):
-    """What captures take, by kind; {} where that was not built, or nothing was captured. The least of
-    some runs: what else the machine does only adds to it."""
+    """What captures take, by kind; {} where that was not built, or nothing was captured. The least
+    of some runs: what else the machine does only adds to it."""
     library, runs = args.build / "bench" / "python_part.so", []
     for _ in range(args.rounds if library.exists() else 0):
         with tempfile.NamedTemporaryFile(suffix=".json") as told:
