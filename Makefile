@@ -128,7 +128,7 @@ simcuda: $(SIM)/libcuda.so.1 $(SIM)/libcudart.so.13
 $B/obj/simcuda/%.o: ALL_CFLAGS += -isystem $(CUDA_INC)
 # Run under an emulator, where nobody times it.
 ifeq ($(BUILD),aarch64)
-$(SIM_DRV_OBJ) $(SIM_RT_OBJ): ALL_CFLAGS += -O0
+$(SIM_DRV_OBJ) $(SIM_RT_OBJ): OPT += -O0
 endif
 
 $(SIM)/libcuda.so.1: $(SIM_DRV_OBJ)

@@ -20,7 +20,8 @@
 #define BUFFERS_MOST 4096
 #define HOGS_MOST 65536
 #define MIB ((size_t)1 << 20)
-#define END_BYTES ((size_t)16 << 10)
+#define STEP ((size_t)64 << 10)
+#define TOUCHED ((size_t)256)
 
 static void *buffers[BUFFERS_MOST], *hogs[HOGS_MOST];
 static size_t bytes, count, hog_count;
@@ -32,12 +33,15 @@ static size_t bytes_of(size_t i)
     return bytes ? bytes : mixed[i % (sizeof(mixed) / sizeof(mixed[0]))];
 }
 
-/* Both ends are written: a device that is full, filled over and over, is most of what this takes.
- */
+/* Some of each step of it and its end are written: all of a device that is kept full, over and
+ * over, would be most of what this takes. */
 static void use(char *at, size_t size, int value, cudaStream_t stream)
 {
-    size_t end = size < END_BYTES ? size : END_BYTES;
-    OK(cudaMemsetAsync(at, value, end, stream));
+    size_t end = size < TOUCHED ? size : TOUCHED;
+    if (size >= STEP)
+        OK(cudaMemset2DAsync(at, STEP, value, TOUCHED, size / STEP, stream));
+    else
+        OK(cudaMemsetAsync(at, value, size, stream));
     OK(cudaMemsetAsync(at + size - end, value, end, stream));
 }
 
