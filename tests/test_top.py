@@ -144,6 +144,27 @@ class Terminal:
                 break
         return pytest.fail(f"no {patterns} in:\n" + "\n".join(self.screen.display))
 
+    def choice(self):
+        """The process whose figures are shown, or None while a screen is being drawn.
+
+        Only what changed is written, and a screen may be read half written: a process id may be
+        the first digits of one and the last ones of another. The rows of the list come before it.
+        """
+        rows = [line for line in range(self.screen.lines) if self.screen.buffer[line][0].reverse]
+        listed = [" ".join(self.screen.display[line].split()[:1]) for line in rows]
+        shown = re.findall(r", pid (\d+) ", "\n".join(self.screen.display))
+        return int(shown[0]) if len(rows) == 1 and listed == shown else None
+
+    def wait_for_choice(self, before=None):
+        """The process whose figures are shown, once it is another one than `before`."""
+        end = time.monotonic() + 30 * conftest.SLOWDOWN
+        while time.monotonic() < end:
+            if self.choice() not in (None, before):
+                return self.choice()
+            if not self.read(0.5):
+                break
+        return pytest.fail(f"no choice but {before} in:\n" + "\n".join(self.screen.display))
+
     def end(self):
         """(exit status, stderr)"""
         while self.read(30 * conftest.SLOWDOWN):
@@ -195,23 +216,16 @@ def test_arrows_choose_one_of_several_processes(paged, start):
     first, second = sorted((session.pid, other.pid))
     size = {session.pid: r"3\.0", other.pid: r"77\.0"}
 
-    # The list is drawn before what is below it, and the screen may be read between the two.
-    lines = terminal.wait_for(r"program \(\d+\)$", rf"^ +{first} ", rf"^ +{second} ", r", pid \d")
-
-    def pid_in(lines):
-        return next(int(line.split("pid ")[1].split()[0]) for line in lines if ", pid " in line)
+    terminal.wait_for(r"program \(\d+\)$", rf"^ +{first} ", rf"^ +{second} ")
 
     for key, pid in ((b"\x1b[B", second), (b"\x1b[A", first), (b"\x1b[C", second)):
-        shown = pid_in(lines)
+        shown = terminal.wait_for_choice()
         for _ in range(20):  # others may have pages, too
             if shown == pid:
                 break
             terminal.press(key)
-            lines = terminal.wait_for(rf", pid (?!{shown} )\d")
-            shown = pid_in(lines)
+            shown = terminal.wait_for_choice(shown)
         terminal.wait_for(rf"^published, pid {pid} ", rf"^live +{size[pid]} MiB")
-    chosen = [line for line in range(24) if terminal.screen.buffer[line][0].reverse]
-    assert len(chosen) == 1 and str(second) in terminal.screen.display[chosen[0]]
     terminal.process.terminate()
     assert terminal.end() == (128 + signal.SIGTERM, "")
 
