@@ -106,6 +106,18 @@ static __attribute__((noinline, cold)) CUresult looked_again(CUresult code, uint
     return code;
 }
 
+/* What a wrapper does that has more to do: the same code for all of them. */
+static __attribute__((noinline)) uint64_t begins(CUstream stream, int per_thread, unsigned work)
+{
+    ca_work_captured(work);
+    return ca_submission_begins(stream, per_thread, work);
+}
+
+static __attribute__((noinline)) CUresult ended(CUresult code, uint64_t id, unsigned work)
+{
+    return ca_submission_ended(code, id, work);
+}
+
 /* Launches are many, and nearly all go to the stream of the one before. So the two checks take few
  * instructions: there is one call, of the driver's function or of the wrapper that does all, and no
  * argument has to be kept beside it. */
@@ -114,8 +126,8 @@ static __attribute__((noinline, cold)) CUresult looked_again(CUresult code, uint
     {                                                                                              \
         CA_REAL(symbol);                                                                           \
         const unsigned work = (kind);                                                              \
-        ca_work_captured(work);                                                                    \
-        return CA_SUBMIT(on, per_thread, work, real args);                                         \
+        const uint64_t id = begins(on, per_thread, work);                                          \
+        return ended(real args, id, work);                                                         \
     }                                                                                              \
     CA_EXPORT CUresult CUDAAPI symbol params                                                       \
     {                                                                                              \

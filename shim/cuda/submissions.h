@@ -22,21 +22,31 @@ void ca_submissions_configure(void);
 /* For a wait. */
 #define CA_EVERY_STREAM ((CUstream) ~(uintptr_t)0)
 
-/* `call` with its two checks. The pool gets a handle that means the same stream to the driver's
+/* The two checks of a submission. The pool gets a handle that means the same stream to the driver's
  * functions that are no per-thread twins. The second check comes before the wrapper returns,
  * whatever the answer: a call that failed may have submitted a part. */
+CA_INLINE uint64_t ca_submission_begins(CUstream named, int per_thread, unsigned work)
+{
+    const CUstream stream = per_thread && !named ? CU_STREAM_PER_THREAD : named;
+    const uint64_t id = ca_stream_id(stream, 0);
+    if (!CA_MUTATED(order_once))
+        ca_order_before(id, (void *)stream, work);
+    return id;
+}
+
+CA_INLINE CUresult ca_submission_ended(CUresult code, uint64_t id, unsigned work)
+{
+    if (!CA_MUTATED(order_jumps))
+        ca_order_after(id, work);
+    return code;
+}
+
+/* `call` between them. */
 #define CA_SUBMIT(on, per_thread, kind, call)                                                      \
     ({                                                                                             \
         const unsigned work_ = (kind);                                                             \
-        const CUstream named_ = (on);                                                              \
-        const CUstream on_ = (per_thread) && !named_ ? CU_STREAM_PER_THREAD : named_;              \
-        const uint64_t id_ = ca_stream_id(on_, 0);                                                 \
-        if (!CA_MUTATED(order_once))                                                               \
-            ca_order_before(id_, (void *)on_, work_);                                              \
-        CUresult submitted_ = (call);                                                              \
-        if (!CA_MUTATED(order_jumps))                                                              \
-            ca_order_after(id_, work_);                                                            \
-        submitted_;                                                                                \
+        const uint64_t id_ = ca_submission_begins(on, per_thread, work_);                          \
+        ca_submission_ended(call, id_, work_);                                                     \
     })
 
 /* A copy between device memory and arrays is asynchronous with the host. */
