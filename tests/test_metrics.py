@@ -33,6 +33,13 @@ def until(what, holds, process=None):
     pytest.fail(f"it does not come to it: {what}")
 
 
+def stop(process):
+    """Returns when none of its threads runs on. The signal goes to one of them, and only once that
+    one has a core do the others hear of it."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+
+
 class Session:
     """A `published` that does what it is told."""
 

@@ -21,7 +21,7 @@ import types
 import pytest
 
 import conftest
-from test_metrics import memory, metrics, runtime, start, until  # noqa: F401 (fixtures)
+from test_metrics import memory, metrics, runtime, start, stop, until  # noqa: F401 (fixtures)
 
 TOP = conftest.ROOT / "tools" / "cachealloc-top"
 
@@ -378,18 +378,20 @@ def test_top_knows_who_has_ended(paged):
 
 def test_the_page_of_an_earlier_process_of_that_id_is_not_believed(paged):
     session, page = paged
+    stop(session.process)
     text = page.read_text()
     page.unlink()
     page.write_text(re.sub(r" began \d+ ", " began 1 ", text))
 
     result = top(session.pid)
 
+    session.process.send_signal(signal.SIGCONT)
     assert (result.rc, result.out) == (1, "") and "has no page" in result.err
 
 
 def test_top_tells_that_a_page_is_old(paged):
     session, page = paged
-    session.process.send_signal(signal.SIGSTOP)
+    stop(session.process)
     os.utime(page, (time.time() - 100, time.time() - 100))
 
     result = top(session.pid)
@@ -431,7 +433,7 @@ HOSTILE = {
 def test_nothing_in_a_page_is_believed_unseen(paged, how):
     session, page = paged
     change, said = HOSTILE[how]
-    session.process.send_signal(signal.SIGSTOP)
+    stop(session.process)
     text = page.read_text()
     page.unlink()
     page.write_text(change(text), errors="surrogateescape")
@@ -445,7 +447,7 @@ def test_nothing_in_a_page_is_believed_unseen(paged, how):
 
 def test_a_name_cannot_write_to_the_terminal(paged):
     session, page = paged
-    session.process.send_signal(signal.SIGSTOP)
+    stop(session.process)
     text = page.read_text()
     page.unlink()
     page.write_text(text.replace('program="published"', 'program="a\x1b[2J\\"b"'))
@@ -459,7 +461,7 @@ def test_a_name_cannot_write_to_the_terminal(paged):
 @pytest.mark.parametrize("what", ["link", "pipe", "directory", "another's"])
 def test_what_is_no_file_of_the_users_is_no_page(paged, what, memory):
     session, page = paged
-    session.process.send_signal(signal.SIGSTOP)
+    stop(session.process)
     os.rename(page, memory / "page")
     if what == "link":
         page.symlink_to(memory / "page")
@@ -545,7 +547,7 @@ def test_a_folder_that_su_left_behind_is_passed_over(start_as, runtime):
     try:
         session.tell("alloc", 1, 1000)
         metrics(place / str(session.pid), 1000)
-        session.process.send_signal(signal.SIGSTOP)
+        stop(session.process)
         assert top_as(user, session.pid) == (0, "")
         (place / str(session.pid)).unlink()
         assert top_as(user, session.pid) == (
@@ -553,6 +555,7 @@ def test_a_folder_that_su_left_behind_is_passed_over(start_as, runtime):
                "folder is there a page\n")
     finally:
         session.process.kill()
+        session.process.wait()
         shutil.rmtree(place)
 
 
