@@ -98,9 +98,10 @@ def test_an_address_is_given_away_before_its_context_has_ended(run, program, pre
 
 @pytest.mark.parametrize("conf", POOLED)
 def test_a_free_of_what_a_dead_context_had_takes_no_segment_that_comes_there(run, program, conf):
-    """The free takes so long that the driver gives the address to a segment meanwhile."""
+    """The free takes so long that the driver gives the address to a segment meanwhile, and not so
+    long that who gets it gives up, which is after 100 ms of sleep."""
     result = run([program("freed_late")], conf=quiet(conf),
-                 sim="memory:1G,latency:cuMemFree_v2=200000000")
+                 sim="memory:1G,latency:cuMemFree_v2=80000000")
 
     assert result.rc == 0, result.err
     assert result.out == "the address came again: 1\n"  # else this shows nothing
