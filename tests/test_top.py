@@ -165,6 +165,13 @@ class Terminal:
                 break
         return pytest.fail(f"no choice but {before} in:\n" + "\n".join(self.screen.display))
 
+    def end_unseen(self, session):
+        """The session's process ends while top is stopped. Seen between the removal of its page and
+        its end, it would be one without a page."""
+        stop(self.process)
+        assert session.end() == 3
+        self.process.send_signal(signal.SIGCONT)
+
     def end(self):
         """(exit status, stderr)"""
         while self.read(30 * conftest.SLOWDOWN):
@@ -202,7 +209,7 @@ def test_top_on_a_terminal_goes_on_until_the_process_ends(paged):
     terminal = Terminal(80, 24, "-d", 0.1, session.pid)
     terminal.wait_for("^live ")
 
-    assert session.end() == 3
+    terminal.end_unseen(session)
 
     assert terminal.end() == (0, f"cachealloc top: process {session.pid} has ended\n")
 
@@ -245,7 +252,8 @@ def test_a_terminal_without_a_cursor_gets_lines(paged):
 
     terminal.wait_for("^published, pid ", "^  alloc calls +3")
 
-    session.end()
+    terminal.end_unseen(session)
+
     assert terminal.end()[0] == 0
 
 
