@@ -197,7 +197,8 @@ def test_the_race_check_sees_memory_that_is_handed_out_at_once(run, program, mut
     (False, None, True), (True, "backend:off", True), (True, "free_sync:true", True),
     (True, "free_sync:true,x_runtime_hooks:false", True), (True, None, False), (True, "x_runtime_hooks:false", False)])
 def test_the_free_is_a_barrier_where_it_is_asked_for(run, program, preload, conf, waits):
-    result = run([program("pinned_life"), "barrier"], preload=preload, conf=conf)
+    result = run([program("pinned_life"), "barrier" if waits else "held"], preload=preload,
+                 conf=conf)
 
     succeeds(result)
     assert result.out == ("waited\n" if waits else "went on\n")

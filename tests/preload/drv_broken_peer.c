@@ -1,7 +1,8 @@
 /* One context of two on a device is broken, and the other one works on: what is freed there serves
  * again, and with free_sync:true a free waits for its work.
  *
- * drv_broken_peer ROUNDS */
+ * drv_broken_peer ROUNDS [waits]   waits: the work ends by itself; otherwise once the free is back
+ */
 #include <cuda.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -10,13 +11,16 @@
 
 #define WORK_NS 100000000
 
-static atomic_bool done;
+static bool waits;
+static atomic_bool freed, done;
 
 static void CUDA_CB work(void *unused)
 {
     struct timespec time = {0, WORK_NS};
     (void)unused;
-    nanosleep(&time, NULL);
+    do
+        nanosleep(&time, NULL);
+    while (!waits && !atomic_load(&freed));
     atomic_store(&done, true);
 }
 
@@ -36,7 +40,8 @@ int main(int argc, char **argv)
     CUcontext healthy, broken;
     CUdeviceptr memory;
     CUstream stream;
-    CHECK(argc == 2);
+    CHECK(argc == 2 || argc == 3);
+    waits = argc == 3;
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&healthy, 0));
     OK(cuCtxCreate(&broken, NULL, 0, 0)); /* and is current now */
@@ -54,6 +59,7 @@ int main(int argc, char **argv)
     OK(cuLaunchHostFunc(stream, work, NULL));
     OK(cuMemFree(memory));
     puts(atomic_load(&done) ? "waited" : "did not wait");
+    atomic_store(&freed, true);
     OK(cuCtxSynchronize());
     return 0;
 }

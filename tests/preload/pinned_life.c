@@ -4,12 +4,13 @@
  * pinned_life fork     the child can do nothing with it and leaves the parent's alone
  * pinned_life zero     whether reused memory is clean or dirty
  * pinned_life barrier  whether cudaFreeHost waited for work that takes its time
+ * pinned_life held     it does not wait for work that ends after it
  * pinned_life leak     5555 and 70000 bytes are forgotten, one more of each is not */
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "check.h"
+#include "gate.h"
 #include "slow_work.h"
 
 #define BUFFERS 40
@@ -101,6 +102,20 @@ static void barrier(void)
     OK(cudaStreamDestroy(stream));
 }
 
+static void held(void)
+{
+    gate_t gate = GATE_CLOSED;
+    cudaStream_t stream;
+    unsigned char *host = get(3000, 0);
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    gate_hold(&gate, stream);
+    OK(cudaFreeHost(host));
+    gate_open(&gate);
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaStreamDestroy(stream));
+    puts("went on");
+}
+
 __attribute__((noinline)) static void forget_pages(void)
 {
     void *host;
@@ -125,8 +140,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {
-        {"reset", reset}, {"fork", forks}, {"zero", zero}, {"barrier", barrier}, {"leak", leak}};
+    } cases[] = {{"reset", reset},     {"fork", forks}, {"zero", zero},
+                 {"barrier", barrier}, {"held", held},  {"leak", leak}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         if (strcmp(argv[1], cases[i].name) == 0) {
             cases[i].run();
