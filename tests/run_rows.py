@@ -10,17 +10,18 @@ import conftest
 RUNNER = conftest.BUILD / "tests" / "rows" / "rows"
 
 
-def row(name, cmd, conf=None, sim=None, preload=True, env=None, answers=(), without=()):
+def row(name, cmd, conf=None, sim=None, preload=True, env=None, answers=(), without=(), limit=None):
     """`cmd` must end with exit status 0, say one of `answers` (anything where there are none), and
-    have nothing of `without` in its stderr. conf, sim, preload and env are as for `run`."""
+    have nothing of `without` in its stderr. conf, sim, preload and env are as for `run`. `limit`:
+    its seconds, where they are not those of the others."""
     full = conftest.settings(conf, preload) | ({} if sim is None else {"SIMCUDA": sim})
     return types.SimpleNamespace(name=name, env=full | (env or {}), cmd=[str(word) for word in cmd],
-                                 answers=list(answers), without=list(without))
+                                 answers=list(answers), without=list(without), limit=limit)
 
 
 def lines(one, limit):
     yield "row", one.name
-    yield "limit", str(limit * conftest.SLOWDOWN)
+    yield "limit", str((one.limit or limit) * conftest.SLOWDOWN)
     yield from (("env", f"{name}={value}") for name, value in one.env.items())
     yield from (("out", answer) for answer in one.answers)
     yield from (("without", text) for text in one.without)
