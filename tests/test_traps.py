@@ -71,7 +71,7 @@ def run_tests(fault, *nodes):
     cmd = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p",
            "no:xdist", "--timeout=60", *nodes]
     env = conftest.plain_env({"CA_TESTED_FAULT": fault, "BUILD_DIR": conftest.BUILD.name})
-    rc, out, err = conftest.execute(cmd, env, 100, cwd=conftest.ROOT / "tests")
+    rc, out, err = conftest.execute(cmd, env, 400, cwd=conftest.ROOT / "tests")
     assert "unknown mutation" not in out
     return rc, out + err
 
