@@ -15,7 +15,7 @@ def test_unit(name):
         # These programs are ours from main on: they may not leak.
         env["ASAN_OPTIONS"] += ":detect_leaks=1"
     rc, out, err = conftest.execute([conftest.BUILD / "tests" / "unit" / name], env,
-                                    60 * conftest.SLOWDOWN)
+                                    300 * conftest.SLOWDOWN)  # one takes 6 s of a core alone
     conftest.skip_if_asked(rc, out)
     assert rc == 0, f"exit status {rc}\n{out}\n{err}"
 
