@@ -41,11 +41,12 @@
 
 /* Of Python frames (registry/python/python.h), each with a rule removed. */
 #define CA_PYTHON_FAULTS(X)                                                                        \
-    X(python_code_unchecked) /* a code is known again by its address */                            \
-    X(python_outer_unread)   /* Python frames are known again by the innermost one */              \
-    X(python_index_single)   /* an instruction of 3.10 has one byte */                             \
-    X(python_unproven)       /* a layout is believed that types speak against */                   \
-    X(python_end_unseen)     /* an interpreter never ends */
+    X(python_code_unchecked)     /* a code is known again by its address */                        \
+    X(python_outer_unread)       /* Python frames are known again by the innermost one */          \
+    X(python_index_single)       /* an instruction of 3.10 has one byte */                         \
+    X(python_unproven)           /* a layout is believed that types speak against */               \
+    X(python_end_unseen)         /* an interpreter never ends */                                   \
+    X(python_interpreters_mixed) /* interpreters give codes no version that another one gave */
 
 /* Of reuse in order (pool/fence/order.h), each with a rule removed. */
 #define CA_ORDER_FAULTS(X)                                                                         \

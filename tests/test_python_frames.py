@@ -152,6 +152,26 @@ def test_the_size_of_an_instruction_of_3_10_is_noticed():
     assert checks(there[0], "long_lines", library=DEBUG, mutation="python_index_single")[1] > 0
 
 
+def with_versions():
+    return [one for one in INTERPRETERS if interpreters.version_of(one) >= (3, 12)][-1:]
+
+
+@pytest.mark.parametrize("interpreter", with_versions())
+def test_codes_of_one_interpreter_of_a_process_are_not_those_of_the_next(interpreter):
+    out, wrong, _ = checks(interpreter, "subinterpreters")
+
+    assert wrong == 0, out
+
+
+def test_codes_of_two_interpreters_that_are_mixed_are_noticed():
+    there = [one for one in with_versions() if interpreters.version_of(one) >= (3, 13)]
+    if not there or not DEBUG.exists():
+        pytest.skip("no CPython 3.13, or no debug build")
+
+    assert checks(there[0], "subinterpreters", library=DEBUG,
+                  mutation="python_interpreters_mixed")[1] > 0
+
+
 # --- other programs -------------------------------------------------------------------------------
 
 

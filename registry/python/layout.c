@@ -27,17 +27,17 @@
 
 /* Which word of it says what: the table itself grows with each version. */
 typedef struct table_words {
-    uint8_t generation, interpreter, frame, thread;
+    uint8_t number, generation, interpreter, frame, thread;
     uint8_t previous, code, instruction, owner;
     uint8_t file, name, qualname, lines, first_line, bytecode;
     uint8_t type, bytes_length, bytes_data, str_state, str_length, str_ascii;
 } table_words_t;
 
-static const table_words_t words_313 = {NO_WORD, 22, 23, 24, 29, 30, 31, 33, 35, 36,
-                                        37,      38, 39, 43, 45, 65, 66, 68, 69, 70};
-static const table_words_t words_314 = {20, 25, 26, 27, 32, 33, 34, 36, 40, 41,
+static const table_words_t words_313 = {7,  NO_WORD, 22, 23, 24, 29, 30, 31, 33, 35, 36,
+                                        37, 38,      39, 43, 45, 65, 66, 68, 69, 70};
+static const table_words_t words_314 = {7,  20, 25, 26, 27, 32, 33, 34, 36, 40, 41,
                                         42, 43, 44, 48, 51, 75, 76, 78, 79, 80};
-static const table_words_t words_315 = {20, 25, 26, 30, 40, 41, 42, 44, 48, 49,
+static const table_words_t words_315 = {7,  20, 25, 26, 30, 40, 41, 42, 44, 48, 49,
                                         50, 51, 52, 56, 59, 87, 88, 90, 91, 92};
 
 static bool read_table(uintptr_t table, const table_words_t *words, ca_py_layout_t *layout)
@@ -46,6 +46,7 @@ static bool read_table(uintptr_t table, const table_words_t *words, ca_py_layout
         uint32_t *to;
         uint8_t word;
     } fields[] = {
+        {&layout->number, words->number},
         {&layout->generation, words->generation},
         {&layout->state.interpreter, words->interpreter},
         {&layout->state.frame, words->frame},

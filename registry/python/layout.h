@@ -49,6 +49,7 @@ typedef struct ca_py_layout {
     } bytes;
     uint32_t type;       /* of any object */
     uint32_t generation; /* of the interpreter: counts codes that died; 0 where nothing does */
+    uint32_t number;     /* of the interpreter, which no other one ever has; 0: as above */
 } ca_py_layout_t;
 
 /* What is wrong with the interpreter, or NULL. Reads its static data alone, but for Py_GetVersion

@@ -79,6 +79,7 @@ static const ca_py_layout_t ca_py_layout_312 = {
     .str = {.length = 16, .state = 32, .ascii = 40, .compact = 56},
     .bytes = {.length = 16, .data = 32},
     .type = 8,
+    .number = 8,
 };
 
 #endif

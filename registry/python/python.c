@@ -42,6 +42,7 @@ struct ca_python_thread {
     bool first;     /* the process's first thread, whose state no other one ends */
     pthread_t self; /* of which `first` was found */
     uint64_t epoch;
+    uint64_t interpreter; /* of `known` and `cache`: its number */
     uintptr_t state;
     ca_py_reader_t reader;
     ca_py_walk_t walk;
@@ -218,12 +219,23 @@ static uint64_t epoch_now(void)
     return atomic_load_explicit(&epoch, memory_order_relaxed) << 2 | ca_py_versions_epoch();
 }
 
-static __attribute__((noinline)) void begin_epoch(ca_python_thread_t *thread, uint64_t now)
+/* Versions of codes are each interpreter's own, and come again in the next one, at the addresses of
+ * the one before: what is remembered is of one at a time. */
+static uint64_t interpreter_of(const ca_py_layout_t *layout, uintptr_t state)
+{
+    if (!layout->number || CA_MUTATED(python_interpreters_mixed))
+        return 0;
+    return ca_py_word((uintptr_t)ca_py_word(state + layout->state.interpreter) + layout->number);
+}
+
+static __attribute__((noinline)) void begin_epoch(ca_python_thread_t *thread, uint64_t now,
+                                                  uint64_t interpreter)
 {
     if (thread->epoch != 0)
         memset(&thread->known, 0, sizeof thread->known);
     ca_py_cache_forget(&thread->cache);
     thread->epoch = now;
+    thread->interpreter = interpreter;
     thread->self = pthread_self();
     thread->first = syscall(SYS_gettid) == getpid();
 }
@@ -252,11 +264,12 @@ uint32_t ca_python_find(ca_python_thread_t *thread, const ca_python_at_t *at, ui
 {
     if (thread->busy || at->frame == 0)
         return native;
-    uint64_t now = epoch_now();
-    if (thread->epoch != now || thread->self != pthread_self())
-        begin_epoch(thread, now);
-    bool stopped = false;
     const interpreter_t *its = at->interpreter;
+    uint64_t now = epoch_now(), interpreter = interpreter_of(&its->layout, at->state);
+    if (thread->epoch != now || thread->interpreter != interpreter ||
+        thread->self != pthread_self())
+        begin_epoch(thread, now, interpreter);
+    bool stopped = false;
     uint32_t id = ca_py_cache_find(&thread->cache, &its->layout, at->state, at->frame, native,
                                    stop_of(its, thread), &stopped);
     return stopped ? native : id;

@@ -19,7 +19,7 @@ for each in (lib, held):
     each.frames_of_code.argtypes = [ctypes.c_size_t]
 PLACES = sys.version_info >= (3, 10)    # on the C stack
 DEPTH = 128
-FIELDS = 26     # of a layout
+FIELDS = 27     # of a layout
 buffer = ctypes.create_string_buffer(1 << 17)
 seen = []
 wrong = []
@@ -359,6 +359,37 @@ def dead_codes():
         checks += 1
         if lib.frames_of_code(lib.frames_edge(bytes_left)) == 1:
             wrong.append("what is not there was taken for a code")
+
+
+SUBINTERPRETER = """
+import ctypes
+lib = ctypes.CDLL(%r)
+lib.frames_capture.restype = ctypes.c_uint32
+def of_%03d():
+    return lib.frames_capture()
+ctypes.c_uint32.from_address(%d).value = of_%03d()
+"""
+
+
+def subinterpreters():
+    """One after another, of which the next ones have codes at the addresses of those before, with the
+    same versions: what a thread remembers of them is of one alone."""
+    global checks
+    if sys.version_info >= (3, 13):
+        from _interpreters import create, destroy, exec as run_in
+        kind = {"config": "legacy"}
+    else:
+        from _xxsubinterpreters import create, destroy, run_string as run_in
+        kind = {"isolated": False}
+    ident = ctypes.c_uint32()
+    for number in range(30):
+        one = create(**kind)
+        run_in(one, SUBINTERPRETER % (sys.argv[1], number, ctypes.addressof(ident), number))
+        destroy(one)
+        checks += 1
+        got, should = pythons(ident.value)[:1], [(b"of_%03d" % number, b"<string>", b"6")]
+        if got != should:
+            wrong.append("%r should be %r" % (got, should))
 
 
 class AtEnd:
