@@ -242,6 +242,18 @@ def test_an_interpreter_that_is_closed_is_asked_no_more(run, interpreter):
 # --- reports --------------------------------------------------------------------------------------
 
 
+@each_interpreter
+def test_a_thread_whose_state_another_one_deleted_has_native_frames(run, interpreter):
+    """The interpreter still hands it out, and its memory has been freed: changed, here."""
+    library = libpython(interpreter)
+    if library is None:
+        pytest.skip(f"{interpreter} has no shared library")
+
+    changed = "glibc.malloc.tcache_count=0:glibc.malloc.perturb=165"
+    assert run([FOLDER / "embedded", "deleted", library, LIBRARY], preload=False,
+               env={"PYTHONHOME": home_of(interpreter), "GLIBC_TUNABLES": changed}).rc == 0
+
+
 def leaked(report):
     """{bytes: Python frames} of a JSON report's groups, which are of one size each."""
     frames = report["frames"]

@@ -250,7 +250,7 @@ ca_python_at_t ca_python_here(void)
 {
     const interpreter_t *its = atomic_load_explicit(&current, memory_order_acquire);
     uintptr_t state = its ? this_state(its) : 0;
-    if (state == 0 || is_finalizing(its))
+    if (state == 0 || is_finalizing(its) || !ca_py_is_state_own(&its->layout, state))
         return (ca_python_at_t){NULL, 0, 0};
     return (ca_python_at_t){its, state, ca_py_first_frame(&its->layout, state)};
 }
@@ -303,8 +303,7 @@ static bool walk(const interpreter_t *its, ca_python_thread_t *thread)
         .stop = stop_of(its, thread),
     };
     thread->state = this_state(its);
-    if (thread->state == 0 || is_finalizing(its) ||
-        !ca_py_is_state_own(layout, &thread->reader, thread->state))
+    if (thread->state == 0 || is_finalizing(its) || !ca_py_is_state_own(layout, thread->state))
         return false;
     bool right = ca_py_walk(layout, &thread->reader, thread->state, depth, &thread->walk) &&
                  ca_py_number(layout, &thread->reader, &thread->known, &thread->walk) &&

@@ -1,17 +1,9 @@
 #include "registry/python/walk.h"
 
-#include <pthread.h>
-
 #define STATE_BYTES_MOST 4096u
 #define ENTRY_OWNER 3u /* and above: the frame is no function's */
 #define ENDS_RUN 1u    /* the bit of is_entry, a bool */
 #define OWNERS 5u      /* that there are */
-bool ca_py_is_state_own(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t state)
-{
-    uint64_t thread;
-    return ca_py_get(reader, state + layout->state.thread, &thread) &&
-           thread == (uint64_t)pthread_self();
-}
 
 /* The variable on the C stack that the innermost frames run by; 0 where there is none. */
 static bool first_cframe(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t state,

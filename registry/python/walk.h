@@ -4,6 +4,7 @@
 #ifndef CA_REGISTRY_PYTHON_WALK_H
 #define CA_REGISTRY_PYTHON_WALK_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include "registry/python/layout.h"
@@ -37,8 +38,13 @@ typedef struct ca_py_walk {
     ca_py_run_t runs[CA_PY_LINKS];
 } ca_py_walk_t;
 
-/* Whether the state is this thread's. */
-bool ca_py_is_state_own(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t state);
+/* Whether the state is this thread's, as far as it says itself: one that another thread deleted is
+ * the thread's for the interpreter still, but is memory that may be anything now. To be asked
+ * before any word of it leads elsewhere. */
+static inline bool ca_py_is_state_own(const ca_py_layout_t *layout, uintptr_t state)
+{
+    return ca_py_word(state + layout->state.thread) == (uint64_t)pthread_self();
+}
 
 /* The innermost frame; 0 for none. */
 static inline uintptr_t ca_py_first_frame(const ca_py_layout_t *layout, uintptr_t state)

@@ -145,7 +145,7 @@ static bool write_walk(const ca_py_layout_t *layout, ca_text_t *text)
     ca_py_reader_t reader = {.guarded = true};
     uintptr_t state = ((this_state_t *)symbols.this_state)();
     memset(&known, 0, sizeof known);
-    if (!ca_py_is_state_own(layout, &reader, state) ||
+    if (!ca_py_is_state_own(layout, state) ||
         !ca_py_walk(layout, &reader, state, CA_PY_DEPTH_MOST, &walk) ||
         !ca_py_number(layout, &reader, &known, &walk))
         return false;
