@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/lock.h"
 #include "base/mem.h"
 #include "base/thread_state.h"
@@ -28,7 +29,8 @@
 #include "registry/table/marks.h"
 #include "registry/table/timeline.h"
 
-#define LOCKED_TRIES 400 /* before a wait for a record is given up: some milliseconds */
+#define LOCKED_TRIES 400   /* before a wait for a record is given up: some milliseconds... */
+#define LOCKED_NS 10000000 /* ...on a machine, too, where each yield takes as long */
 
 _Static_assert(STRIPES * sizeof(ca_stripe_t) <= UINT16_MAX,
                "a region's stripe is stored in 16 bits");
@@ -114,12 +116,18 @@ static inline uint64_t sequence_of(const ca_allocation_t *allocation)
 
 int ca_record_lock_live(ca_record_t *record, uint64_t *state)
 {
+    uint64_t begun = 0;
     for (unsigned tries = 0; tries < LOCKED_TRIES; tries++) {
         *state = ca_record_state(record);
         if (!(*state & CA_RECORD_LIVE))
             return -ENOENT;
         if (!(*state & CA_RECORD_LOCKED) && ca_record_lock(record, *state))
             return 0;
+        uint64_t now = ca_clock_ns();
+        if (begun == 0)
+            begun = now;
+        else if (now - begun > LOCKED_NS)
+            break;
         ca_backoff(tries);
     }
     return -EBUSY;
