@@ -165,13 +165,6 @@ class Terminal:
                 break
         return pytest.fail(f"no choice but {before} in:\n" + "\n".join(self.screen.display))
 
-    def end_unseen(self, session):
-        """The session's process ends while top is stopped. Seen between the removal of its page and
-        its end, it would be one without a page."""
-        stop(self.process)
-        assert session.end() == 3
-        self.process.send_signal(signal.SIGCONT)
-
     def end(self):
         """(exit status, stderr)"""
         while self.read(30 * conftest.SLOWDOWN):
@@ -209,7 +202,7 @@ def test_top_on_a_terminal_goes_on_until_the_process_ends(paged):
     terminal = Terminal(80, 24, "-d", 0.1, session.pid)
     terminal.wait_for("^live ")
 
-    terminal.end_unseen(session)
+    assert session.end() == 3
 
     assert terminal.end() == (0, f"cachealloc top: process {session.pid} has ended\n")
 
@@ -252,9 +245,26 @@ def test_a_terminal_without_a_cursor_gets_lines(paged):
 
     terminal.wait_for("^published, pid ", "^  alloc calls +3")
 
-    terminal.end_unseen(session)
-
+    session.end()
     assert terminal.end()[0] == 0
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_process_may_end_some_time_after_its_page(paged, ends):
+    session, page = paged
+    terminal = Terminal(80, 24, "-d", 0.1, session.pid)
+    terminal.wait_for("^live ")
+    stop(session.process)
+
+    page.unlink()
+    if ends:
+        time.sleep(0.4)
+        session.process.kill()
+
+    said = "has ended" if ends else "has no page of statistics any more"
+    assert terminal.end() == (0 if ends else 1,
+                              f"cachealloc top: process {session.pid} {said}\n")
+    session.process.kill()
 
 
 def fake(written=1000, pid=7, rank="", **values):
