@@ -41,11 +41,6 @@ static inline ca_py_head_t *head_of(ca_py_cache_t *cache, uintptr_t frame, uint6
     return NULL;
 }
 
-static inline uintptr_t interpreter_of(const ca_py_layout_t *layout, uintptr_t state)
-{
-    return (uintptr_t)ca_py_word(state + layout->state.interpreter);
-}
-
 /* How many codes have died, of a version that counts them. */
 static inline uint64_t generation_of(const ca_py_layout_t *layout, uintptr_t interpreter)
 {
@@ -143,7 +138,7 @@ CA_INLINE uint32_t find_by(const ca_py_layout_t *offsets, ca_py_cache_t *cache,
     const ca_py_head_t *head = head_of(cache, frame, instruction_at(offsets, frame), native, false);
     uint32_t at = head ? head->first : 0;
     size_t index = 0;
-    uintptr_t interpreter = at && offsets->generation ? interpreter_of(offsets, state) : 0;
+    uintptr_t interpreter = at && offsets->generation ? ca_py_interpreter(offsets, state) : 0;
     uint64_t generation = at ? generation_of(offsets, interpreter) : 0;
     bool moved = false;
     for (unsigned tried = 0; at != 0 && tried < TRIED_MOST; tried++) {
@@ -318,7 +313,7 @@ void ca_py_cache_keep(ca_py_cache_t *cache, const ca_py_layout_t *layout, uintpt
     ca_py_step_t *before = step_for(cache, head->first, steps);
     if (!before && head->first != 0)
         return;
-    uintptr_t interpreter = interpreter_of(layout, state);
+    uintptr_t interpreter = ca_py_interpreter(layout, state);
     uint32_t file_count = write_files(steps[step_count].files, steps, step_count);
     entry->entry = (ca_py_entry_t){
         .id = id,

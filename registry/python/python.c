@@ -221,11 +221,11 @@ static uint64_t epoch_now(void)
 
 /* Versions of codes are each interpreter's own, and come again in the next one, at the addresses of
  * the one before: what is remembered is of one at a time. */
-static uint64_t interpreter_of(const ca_py_layout_t *layout, uintptr_t state)
+static uint64_t interpreter_number(const ca_py_layout_t *layout, uintptr_t state)
 {
     if (!layout->number || CA_MUTATED(python_interpreters_mixed))
         return 0;
-    return ca_py_word((uintptr_t)ca_py_word(state + layout->state.interpreter) + layout->number);
+    return ca_py_word(ca_py_interpreter(layout, state) + layout->number);
 }
 
 static __attribute__((noinline)) void begin_epoch(ca_python_thread_t *thread, uint64_t now,
@@ -265,7 +265,7 @@ uint32_t ca_python_find(ca_python_thread_t *thread, const ca_python_at_t *at, ui
     if (thread->busy || at->frame == 0)
         return native;
     const interpreter_t *its = at->interpreter;
-    uint64_t now = epoch_now(), interpreter = interpreter_of(&its->layout, at->state);
+    uint64_t now = epoch_now(), interpreter = interpreter_number(&its->layout, at->state);
     if (thread->epoch != now || thread->interpreter != interpreter ||
         thread->self != pthread_self())
         begin_epoch(thread, now, interpreter);

@@ -46,6 +46,11 @@ static inline bool ca_py_is_state_own(const ca_py_layout_t *layout, uintptr_t st
     return ca_py_word(state + layout->state.thread) == (uint64_t)pthread_self();
 }
 
+static inline uintptr_t ca_py_interpreter(const ca_py_layout_t *layout, uintptr_t state)
+{
+    return (uintptr_t)ca_py_word(state + layout->state.interpreter);
+}
+
 /* The innermost frame; 0 for none. */
 static inline uintptr_t ca_py_first_frame(const ca_py_layout_t *layout, uintptr_t state)
 {
