@@ -29,8 +29,10 @@
 #include "registry/table/marks.h"
 #include "registry/table/timeline.h"
 
-#define LOCKED_TRIES 400   /* before a wait for a record is given up: some milliseconds... */
-#define LOCKED_NS 10000000 /* ...on a machine, too, where each yield takes as long */
+/* Before a wait for a record is given up: some milliseconds, and no longer on a machine where a
+ * single yield takes as long. */
+#define LOCKED_TRIES 400
+#define LOCKED_NS 10000000
 
 _Static_assert(STRIPES * sizeof(ca_stripe_t) <= UINT16_MAX,
                "a region's stripe is stored in 16 bits");

@@ -10,6 +10,8 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/lock.h"
 #include "base/counters.h"
@@ -308,7 +310,7 @@ int sched_yield(void)
         atomic_fetch_add(&yields, 1);
         ca_sleep(5000000);
     }
-    return 0;
+    return (int)syscall(SYS_sched_yield);
 }
 
 static void a_record_in_use_is_waited_for_by_time(void **state)
